@@ -91,6 +91,7 @@ def test_declared_keys_are_those_of_all_examples_together(command, described: li
     [
         ({"shape": [4, 2]}, r"shape is \[4\] in .*pi-0\.json and \[4, 2\] in .*pi-1\.json"),
         ({"labels": None}, None),
+        ({"columns": ["b", "a"]}, None),
         ({"sum": [1.0]}, "its sums do not fit its shape"),
         ({"count": 0}, "its sums do not fit its shape"),
         ({"sum": [1.0, 2.0, "3", 4.0]}, "its sums do not fit its shape"),
@@ -141,6 +142,37 @@ def test_a_dry_run_looks_at_the_data_of_each_board(command, tmp_path: Path) -> N
     np.savez(tmp_path / "board-1" / "data.npz", train_inputs=x, train_targets=np.arange(40) % 2)
     code, out, _ = command(*arguments, "--json")
     (said,) = json.loads(out)["notices"]
-    assert code == 0 and said.startswith(
-        "the data of board-0, board-1: column or channel 2 of 2 has values of about 1.01"
+    assert code == 0 and said.startswith("the data of board-0, board-1: channel 2 of 2 has values of about 1.01")
+
+
+def test_what_is_read_of_a_table_is_said(command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns, counts by class, what was left out and passed over, and ranges; these not in what is
+    handed on."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.csv").write_text("id,temp,kind\n1,20.5,002\n\n2,-3,001\n3,7,002\n")
+    (tmp_path / "own.toml").write_text(
+        '[data]\nname = "csv"\ndir = "."\npartition = "local"\nparams = { target = "kind", columns = ["temp"] }\n'
     )
+    code, out, _ = command("data", "describe", "own.toml")
+    assert code == 0
+    said = {line[:15].strip() or "more": line[15:] for line in out.splitlines()}
+    assert (said["counts"], said["more"]) == ("001: 1", "002: 2")
+    assert (said["columns"], said["left_out"], said["blank_lines"]) == ("['temp']", "['id']", "1")
+    assert said["ranges"] == "temp: -3 to 20.5"
+    document = json.loads(command("data", "describe", "own.toml", "--json")[1])
+    assert (document["columns"], document["counts"], "ranges" in document) == (["temp"], [1, 2], False)
+
+
+def test_boards_whose_columns_stand_in_another_order_are_not_combined(command, tmp_path: Path) -> None:
+    files = []
+    for k, (first, second) in enumerate((("temp", "hum"), ("hum", "temp"))):
+        folder = tmp_path / str(k)
+        folder.mkdir()
+        (folder / "train.csv").write_text(f"{first},{second},y\n1,2,u\n3,4,v\n")
+        own = ("--set", "data.name=csv", "--set", f"data.dir={folder}", "--set", 'data.params={ target = "y" }')
+        code, out, _ = command("data", "describe", "quickstart-gossip", *own, "--set", "data.partition=local", "--json")
+        assert code == 0
+        files.append(tmp_path / f"{k}.json")
+        files[-1].write_text(out, encoding="utf-16")  # as PowerShell's > writes
+    code, _, err = command("data", "combine", *map(str, files))
+    assert code == 3 and "columns is ['temp', 'hum'] in" in err and "data.params.columns" in err

@@ -40,7 +40,7 @@ def section(tmp_path):
         (np.full((200, 1, 8, 8), 255, np.uint8), CLASSES, {}, "every value is 255"),
         (np.ones((200, 5), np.int64), CLASSES, {}, "every value is 1"),
         (FAINT, CLASSES, {}, "inputs hardly differ: they are 11 to 13, .* data.params.range"),
-        (HUGE, CLASSES, {}, r"column or channel 2 of 3 has values of about 1\.01e\+03 .* set data\.normalise = board"),
+        (HUGE, CLASSES, {}, r"channel 2 of 3 has values of about 1\.01e\+03 .* set data\.normalise = board"),
         (NORMAL, 3e5 + 1e4 * VALUES, {}, r"targets are of about 3\.02e\+05, .* subtract a constant and divide"),
         (NORMAL, np.ones(200, np.float32), {}, "every target is the same"),
     ],
@@ -67,6 +67,14 @@ def test_what_leaves_nothing_to_learn_is_said(section, inputs, targets, keys, sa
 def test_of_other_data_nothing_is_said(section, inputs, targets, keys) -> None:
     data = open_data(section(inputs, targets, **keys))
     assert doubts(data.train, data.about) == []
+
+
+def test_the_column_is_named_that_is_far_too_large(tmp_path) -> None:
+    (tmp_path / "train.csv").write_text("hPa,C,rain\n" + "".join(f"{1000 + k},{k % 30},{k % 2}\n" for k in range(90)))
+    keys = {"partition": "local", "params": {"target": "rain"}, "classes": 2}
+    data = open_data(DataSection(**{"name": "csv", "dir": str(tmp_path), **keys}))
+    (found,) = doubts(data.train, data.about)
+    assert found.startswith("column hPa has values of about 1.0")
 
 
 def test_nothing_is_said_of_the_digits() -> None:

@@ -165,9 +165,9 @@ def open_data(section: DataSection, board: Board | None = None) -> DataSet:
     train = _first(train, section.train_examples)
     if test is None and section.test_share:
         train, test = _held_out(source, train, section.test_share)
-    about = schema.describe(source, train, test, class_names, section)
+    about, train, test = schema.describe(source, train, test, class_names, section)
     about = schema.scaled(about, train, section)
-    return DataSet(section.name, about, train, _first_of(test, section.test_examples))
+    return DataSet(source, about, train, _first_of(test, section.test_examples))
 
 
 def _entry(name: str) -> Entry:

@@ -50,7 +50,8 @@ def _about_inputs(inputs: NDArray[Any], about: Description) -> list[str]:
     k = int(sizes.argmax())
     if sizes[k] < _LARGE:
         return []
-    where = f"column or channel {k + 1} of {len(sizes)}" if len(sizes) > 1 else "inputs"
+    where = f"channel {k + 1} of {len(sizes)}" if len(sizes) > 1 else "inputs"
+    where = f"column {about.columns[k]}" if len(about.columns) == len(sizes) else where
     return [
         f"{where} has values of about {sizes[k]:.3g} as the model gets them; set data.normalise = board or together"
     ]

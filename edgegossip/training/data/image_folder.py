@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +68,7 @@ def load(section: DataSection, folder: str, board: Board) -> Parts:
     check_together(made, [str(part.folder) for part in parts])
     folders = Counter(_shown(str(p.parent.relative_to(root))) for part in parts for p in part.paths)
     told = {"folders": dict(folders), "skipped": dict(skipped)}
-    train = Pictures(made[0].targets, made[0].inputs, made[0].form, made[0].statistics, told)
+    train = replace(made[0], inputs=replace(made[0].inputs, told=told))
     return train, made[1] if len(made) > 1 else None, tuple(numbers)
 
 

@@ -7,7 +7,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.recipe import DataSection
@@ -43,11 +42,11 @@ def read(
     dataset: Any,
     column: str,
     section: DataSection,
-    labels: NDArray[np.int64] | None,
+    targets: NDArray[Any] | None,
     target: Callable[[int], NDArray[Any]] | None,
 ) -> Pictures:
     """Look through the pictures of a column: grey where all of them are, unless the recipe says
-    otherwise. `labels`, or else `target`, has what belongs to each."""
+    otherwise. `targets` [n, ...], or else `target`, has what belongs to each."""
     stored = dataset.select_columns([column]).with_format(None)
     stored = stored.cast_column(column, type(dataset.features[column])(decode=False))
 
@@ -59,4 +58,4 @@ def read(
         return name, Path(found["path"]) if found["bytes"] is None else BytesIO(found["bytes"])
 
     grey = section.shape[:1] == [1] if section.shape else all_grey(file(k) for k in range(len(stored)))
-    return Pictures.of(file, len(stored), Form.of(section, grey), labels, target)
+    return Pictures.of(file, len(stored), Form.of(section, grey), targets, target)

@@ -17,9 +17,9 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -187,13 +187,10 @@ class _Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Pictures(Items):
-    """Gives pictures, each decoded when it is needed, after all were looked through.
-
-    `told` is what reading them came to, beside what they have in them."""
+    """Gives pictures, each decoded when it is needed, after all were looked through."""
 
     form: Form
     statistics: _Statistics
-    told: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -201,25 +198,25 @@ class Pictures(Items):
         file: Callable[[int], File],
         count: int,
         form: Form,
-        labels: NDArray[np.int64] | None,
+        targets: NDArray[Any] | None,
         target: Callable[[int], NDArray[Any]] | None = None,
     ) -> Pictures:
-        """Decode picture 0 to `count` - 1 once. `target`: makes the target of one, where that is
-        no label. Raises DataError that names those that cannot be read."""
+        """Decode picture 0 to `count` - 1 once. `target`: makes the target of one, where they are
+        not at hand. Raises DataError that names those that cannot be read."""
         statistics, size = _look_through(file, count, form)
         form = replace(form, size=size)
 
         def item(k: int) -> Batch:
-            given = labels[k] if labels is not None else target(k) if target is not None else None
+            given = targets[k] if targets is not None else target(k) if target is not None else None
             return Batch(decode(file(k), form).pixels, given)
 
-        return cls(labels, ItemInputs(item, count), form, statistics)
+        return cls(targets, ItemInputs(item, count), form, statistics)
 
     @override
     def only(self, indices: NDArray[np.int64]) -> Pictures:
         fewer, s = Items.only(self, indices), self.statistics
         kept = replace(s, sums=s.sums[indices], squares=s.squares[indices])
-        return Pictures(fewer.targets, fewer.inputs, self.form, kept, self.told)
+        return Pictures(fewer.targets, fewer.inputs, self.form, kept)
 
     @override
     def known_sums(self) -> tuple[int, NDArray[np.float64], NDArray[np.float64]]:
@@ -241,7 +238,7 @@ class Pictures(Items):
         shown = [f"{width}x{height}" for width, height in sizes]
         least, most = (int(v) for v in (self.statistics.ends[:, 0].min(), self.statistics.ends[:, 1].max()))
         return {
-            **self.told,
+            **self.inputs.told,
             "pictures": dict(Counter(self.statistics.kinds).most_common()),
             "sizes": shown[0] if len(shown) == 1 else f"{shown[0]} to {shown[-1]}, {len(shown)} different",
             "range": [least, most],
