@@ -30,6 +30,7 @@ from edgegossip.training.data.base import (
     Examples,
     InMemory,
     Items,
+    Part,
     Stream,
     stacked,
 )
@@ -54,6 +55,10 @@ class DataLoader(Protocol):
     def counts(self) -> NDArray[np.int64] | None:
         """The number of examples of each class, int64[classes], where that is known without reading
         inputs."""
+
+    @property
+    def part(self) -> Part:
+        """The board's own training examples."""
 
     def sums(self) -> schema.Sums:
         """Add up the board's inputs. Raises DataError for those that are not finite, and for
@@ -209,6 +214,11 @@ class _IndexedLoader(DataLoader):
     def counts(self) -> NDArray[np.int64] | None:
         return schema.counts(self._examples, self._about)
 
+    @property
+    @override
+    def part(self) -> Part:
+        return self._examples
+
     @override
     def sums(self) -> schema.Sums:
         found = schema.Sums.of(self._examples)
@@ -247,6 +257,11 @@ class _StreamLoader(DataLoader):
     @override
     def counts(self) -> NDArray[np.int64] | None:
         return None
+
+    @property
+    @override
+    def part(self) -> Part:
+        return self._stream
 
     @override
     def sums(self) -> schema.Sums:

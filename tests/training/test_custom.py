@@ -79,7 +79,7 @@ def test_the_folder_is_handed_over(here):
         training.build_workload(recipe(data={"name": f"{module}:data", "dir": "/some/where"}), 0)
 
 
-ARRAYS = "x, y = np.zeros((8, 4), np.float32), np.zeros(8, int)\n"
+ARRAYS = "x, y = np.zeros((8, 4), np.float32), np.arange(8) % 2\n"
 
 
 @pytest.mark.parametrize(

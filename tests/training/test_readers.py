@@ -122,12 +122,6 @@ def test_sizes_that_cannot_be(zoo, keys, error, message):
         everything(open_data(section("image-folder", zoo, **keys)))
 
 
-def test_the_first_picture_gives_the_size_where_nothing_else_does(zoo):
-    data = open_data(section("image-folder", zoo))
-    assert data.about.shape == (3, 30, 40)
-    assert data.test.take(np.array([0])).inputs.shape == (1, 3, 30, 40)
-
-
 def test_a_folder_without_pictures(tmp_path):
     with pytest.raises(DataError, match="there are no pictures"):
         open_data(section("image-folder", tmp_path))

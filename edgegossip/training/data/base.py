@@ -129,6 +129,11 @@ class Examples:
         inputs, targets = self.take(indices)
         return Examples(targets, InMemory(inputs))
 
+    def known_sums(self) -> tuple[int, NDArray[np.float64], NDArray[np.float64]] | None:
+        """Return count, sums and squares of the values of each channel, where they are known
+        without reading (`schema.Sums`)."""
+        return None
+
     def account(self) -> dict[str, Any]:
         """Return what was read and what was not, by words, where there is something to say."""
         return dict(self.inputs.told)

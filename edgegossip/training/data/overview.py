@@ -15,6 +15,7 @@ import tomli_w
 from edgegossip.recipe import DataSection
 from edgegossip.training.data import open_data, schema
 from edgegossip.training.data.base import Board, Description, Examples, Items
+from edgegossip.training.data.doubts import doubts
 from edgegossip.types import DataError
 
 _CHANNELS = 64  # whose ranges are told one by one
@@ -23,7 +24,7 @@ _CHANNELS = 64  # whose ranges are told one by one
 def overview(section: DataSection, board: Board) -> dict[str, Any]:
     """Return what `board` holds, as JSON can have it: what one example is, how many there are of
     each class, what was read and passed over, the sums that normalisation is made of, and for the
-    owner's own eyes the "ranges" of inputs. Raises as `open_data` does."""
+    owner's own eyes the ranges of inputs and what is doubtful. Raises as `open_data` does."""
     data = open_data(section, board)
     about, train = data.about, data.train
     counts = schema.counts(train, about)
@@ -39,6 +40,7 @@ def overview(section: DataSection, board: Board) -> dict[str, Any]:
         "examples": len(train) if isinstance(train, Examples) else train.length,
         "test_examples": 0 if data.test is None else len(data.test),
         "counts": None if counts is None else counts.tolist(),
+        "doubts": doubts(train, about),
     }
     if isinstance(train, Examples):
         read = train.account()

@@ -8,6 +8,7 @@ model. What it leaves open is found here, on each board by itself, and compared 
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,10 +38,15 @@ _DECODED = 64  # the same of pictures
 _MIDDLE = 127.5  # of a byte: images go to -1..1 where nobody has agreed on anything better
 
 
+def composed(name: str) -> str:
+    """Return a name as Unicode composes it (NFC): a Mac writes a letter with an accent as two."""
+    return unicodedata.normalize("NFC", name)
+
+
 def class_names(section: DataSection) -> tuple[str, ...]:
-    """Return the declared names of the classes. Raises ConfigError when they contradict
+    """Return the declared names of the classes, composed. Raises ConfigError when they contradict
     data.classes, or one is there twice."""
-    names = tuple(section.labels)
+    names = tuple(map(composed, section.labels))
     twice = next((name for k, name in enumerate(names) if name in names[:k]), None)
     if twice is not None:
         raise ConfigError(f"data.labels names {twice!r} twice; each class has one name")
@@ -202,6 +208,8 @@ class Sums:
     @classmethod
     def of(cls, examples: Examples) -> Sums:
         """Add up these examples, a few at a time."""
+        if (known := examples.known_sums()) is not None:
+            return cls(*known)
         total: Sums | None = None
         for inputs, _ in chunks(examples):
             part = inputs.reshape(len(inputs), inputs.shape[1], -1).astype(np.float64)
@@ -408,7 +416,20 @@ def _classes(parts: Sequence[tuple[str, Part]], about: Description, section: Dat
         raise DataError(
             f"{parts[0][0]}: found the label {most}; if these are numbers and no classes, set data.target = values"
         )
+    _check_several(*parts[0], wanted or most + 1, about, section)
     return wanted or most + 1
+
+
+def _check_several(source: str, train: Part, classes: int, about: Description, section: DataSection) -> None:
+    """Raise DataError where all training examples are of one class, those of all boards as far as
+    is known here: then a loss of 0 is no success."""
+    labels = None if isinstance(train, Stream) or about.target != "class" else train.targets
+    same = labels is not None and len(labels) > 1 and bool((labels == labels[0]).all())
+    if about.target in ("class", "places") and (classes == 1 or (same and section.partition != "local")):
+        raise DataError(
+            f"{source}: all examples are of one class, so there is nothing to learn: look at the column or the folders that "
+            "classes are read from (if a board has one class of several, declare data.labels or data.classes)"
+        )
 
 
 def _unread(part: Examples, about: Description) -> bool:

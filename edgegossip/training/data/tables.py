@@ -16,7 +16,7 @@ import csv
 import io
 import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from edgegossip.choices import did_you_mean
 from edgegossip.files import read_text
 from edgegossip.recipe import DataSection
-from edgegossip.training.data import columns
+from edgegossip.training.data import columns, picture_column, pictures
 from edgegossip.training.data.base import Batch, Board, Examples, InMemory, ItemInputs, Items
 from edgegossip.training.data.columns import Column
 from edgegossip.training.data.custom import Parts
@@ -47,10 +47,13 @@ _INDEX = re.compile(r"__index_level_\d+__")  # the rows' own names, which pandas
 def check(section: DataSection) -> None:
     """Raise ConfigError for unknown or unfit parameters, HostError without the package that reads
     this kind of table."""
-    allowed = ("target", "columns", *(_MARKS if section.name == "csv" else ()))
+    own: Mapping[str, Iterable[str]] = {"csv": _MARKS, "huggingface": pictures.PARAMS}
+    allowed = ("target", "columns", *own.get(section.name, ()))
     for key, value in section.params.items():
         if key not in allowed:
             raise unknown(f"a key of data.params for {section.name}", key, allowed)
+        if key in pictures.PARAMS:
+            continue  # looked at where a column holds pictures
         texts = isinstance(value, list) and value and all(isinstance(v, str) for v in value)
         if key in _MARKS and (not isinstance(value, str) or len(value) != 1):
             raise ConfigError(f"data.params.{key} = {value!r}: it is one character, such as {_MARKS[key]}")
@@ -311,6 +314,7 @@ def _huggingface(root: Path, section: DataSection) -> Parts:
         given = [[_column(root, part, name, names) for name in wanted] for part in parts]
         found, names = _targets(given, section)
     made = [_rows(root, part, targets, section) for part, targets in zip(parts, found, strict=True)]
+    pictures.check_together(made, [f"{root}, {name}" for name in ("train", "test")[: len(made)]])
     return made[0], made[1] if test is not None else None, names
 
 
@@ -330,15 +334,12 @@ def _rows(root: Path, dataset: Any, targets: NDArray[Any] | None, section: DataS
     wanted = _wanted(section)
     names = _chosen(root, dataset.column_names, section)
     inputs = names[: len(names) - len(wanted)]
+    shown = picture_column.find(root, dataset.features, inputs, section)
     apart = wanted if targets is None else []  # targets that are read with their inputs
-    pictures = {name for name in inputs if type(dataset.features[name]).__name__ == "Image"}
-    rows = dataset.select_columns([*inputs, *apart]).with_format("numpy")
+    rows = dataset.select_columns(apart if shown else [*inputs, *apart]).with_format("numpy")
 
     def value(row: Mapping[str, Any], name: str) -> NDArray[Any]:
         found = np.asarray(row[name])
-        if name in pictures:
-            grey = found.ndim == 2
-            return found[None] if grey else np.ascontiguousarray(found.transpose(2, 0, 1))
         if found.dtype.kind not in "iufb":
             raise DataError(f"{root}: column {name} holds {found.dtype}, and inputs are numbers: leave it out")
         return found
@@ -351,4 +352,7 @@ def _rows(root: Path, dataset: Any, targets: NDArray[Any] | None, section: DataS
         row = rows[k]
         return Batch(joined(row, inputs), joined(row, apart) if apart else None if targets is None else targets[k])
 
+    if shown:
+        target = (lambda k: joined(rows[k], apart)) if apart else None
+        return picture_column.read(root, dataset, shown, section, targets, target)
     return Items(targets, ItemInputs(item, len(rows), {"columns": inputs}))
