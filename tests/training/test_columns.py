@@ -120,7 +120,7 @@ def test_nearly_as_many_classes_as_examples_are_none(tmp_path):
         ("\u0661,x\n2,y\n", "line 2: column a holds '\u0661'"),
         ("1,x\n\n1;5,y\n", "line 4: column a holds '1;5'"),
         ('1,"x\nz"\n,y\n', "line 4: column a is empty"),
-        ("1e39,x\n2,y\n", "line 2: column a holds '1e39', and float32 has no such number"),
+        ("1e39,x\n2,y\n", r"line 2: column a holds 1e\+39, and float32 has no such number"),
         ("1700000000,x\n1700000001,y\n", "column a has numbers from 1700000000.* too close together for float32"),
         ('1,"x\n2,y\n', "line 3: cannot be read as csv: unexpected end"),
     ],

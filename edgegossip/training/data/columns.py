@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from edgegossip.choices import did_you_mean
 from edgegossip.recipe import DataSection
 from edgegossip.training.data import labels, schema
-from edgegossip.training.data.schema import class_names
+from edgegossip.training.data.schema import class_names, composed
 from edgegossip.types import DataError
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -70,9 +70,7 @@ class Column:
         """Return a value as a number, NaN where it is none."""
         if not isinstance(value, str):
             return float(value)
-        if self.decimal != ".":  # a point then stands in no number
-            value = value.replace(".", "?").replace(self.decimal, ".")
-        return float(value) if self.loose and _NUMBER.fullmatch(value) else np.nan
+        return number(value, self.decimal) if self.loose else np.nan
 
     def float32(self, what: str = "inputs are") -> NDArray[np.float32]:
         """Return all values as numbers that a model takes, [n, ...]. Raises DataError, with the
@@ -84,16 +82,28 @@ class Column:
             made = exact.astype(np.float32)
         if not np.isfinite(made).all():
             k = int(np.argwhere(~np.isfinite(made))[0][0])
-            why = f"and {what} numbers" if np.isnan(exact[k]).any() else "and float32 has no such number"
-            raise DataError(
-                f"{self.at(k)} holds {self.values[k]!r:.80}{_seems(self.values[k])}, {why}: mend it, or choose other columns"
-            )
+            why = f"{what} numbers" if np.isnan(exact[k]).any() else "float32 has no such number"
+            raise unfit(self.at(k), self.values[k] if texts else exact[k].tolist(), why)
         if schema.blurred(exact).any():
             raise DataError(
                 f"{self.file}: column {self.name} has numbers from {exact.min()} to {exact.max()}, too close together for "
                 "float32 to tell them apart: subtract a constant from them, or choose other columns"
             )
         return made
+
+
+def number(text: str, decimal: str = ".") -> float:
+    """Return the number that a text is, NaN where it is none. `decimal`: the mark before
+    fractions; with a comma, a point stands in no number."""
+    if decimal != ".":
+        text = text.replace(".", "?").replace(decimal, ".")
+    return float(text) if _NUMBER.fullmatch(text) else np.nan
+
+
+def unfit(where: str, value: Any, why: str) -> DataError:
+    """Return the error for a value that is no number to a model; `where` has file, line and
+    column."""
+    return DataError(f"{where} holds {value!r:.80}{_seems(value)}, and {why}: mend it, or choose other columns")
 
 
 Place = tuple[Column, int]  # where a value stands first
@@ -108,9 +118,10 @@ def targets(columns: Sequence[Column], section: DataSection) -> tuple[list[NDArr
     wide = any(isinstance(c.values, np.ndarray) and c.values.ndim > 1 for c in columns)
     if wide or section.target not in ("auto", "class"):
         return [np.asarray(c.values) if wide else c.float32("values are") for c in columns], ()
+    listed = [[composed(v) if isinstance(v, str) else v for v in column.listed()] for column in columns]
     found: dict[Any, Place] = {}
-    for column in columns:
-        for k, value in enumerate(column.listed()):
+    for column, values in zip(columns, listed, strict=True):
+        for k, value in enumerate(values):
             found.setdefault(value, (column, k))
     numbers = {value: place[0].number(value) for value, place in found.items()}
     names = class_names(section)
@@ -123,7 +134,7 @@ def targets(columns: Sequence[Column], section: DataSection) -> tuple[list[NDArr
     else:
         names = _names(found, section)
         classes = {name: k for k, name in enumerate(names)}
-    made = [np.array([classes[v] for v in c.listed()], np.int64) for c in columns]
+    made = [np.array([classes[v] for v in values], np.int64) for values in listed]
     if not section.classes and not section.labels:
         labels.check_classes(f"{columns[0].file}: column {columns[0].name}", made, named=section.target == "class")
     return made, names

@@ -15,6 +15,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -194,7 +195,7 @@ def _table(names: Sequence[str], read: Sequence[Column], there: Sequence[str], s
 
 
 def _read_csv(path: Path, section: DataSection) -> _Table:
-    params, delimiter = section.params, section.params.get("delimiter", ",")
+    delimiter, decimal = section.params.get("delimiter", ","), section.params.get("decimal", ".")
     try:
         rows = csv.reader(io.StringIO(read_text(path)), delimiter=delimiter, strict=True)
         there = [name.strip() for name in next(rows, [])]
@@ -205,8 +206,9 @@ def _read_csv(path: Path, section: DataSection) -> _Table:
             )
         names = _chosen(path, there, section)
         places = [there.index(name) for name in names]
-        texts: list[list[str]] = [[] for _ in names]
-        lines: list[int] = []
+        inputs = len(names) - len(_wanted(section))
+        cells: list[Any] = [array("d") if k < inputs else [] for k in range(len(names))]
+        lines = array("q")
         blank = 0
         for row in rows:
             if not row:
@@ -218,17 +220,20 @@ def _read_csv(path: Path, section: DataSection) -> _Table:
                     f"{path}, line {line}: expected {len(there)} values, as in the first line, found {len(row)}"
                 )
             lines.append(line)
-            for name, place, column in zip(names, places, texts, strict=True):
+            for k, (name, place) in enumerate(zip(names, places, strict=True)):
                 text = row[place].strip()
                 if not text:
                     raise DataError(f"{path}, line {line}: column {name} is empty")
-                column.append(text)
+                cell = columns.number(text, decimal) if k < inputs else text
+                if cell != cell:
+                    raise columns.unfit(f"{path}, line {line}: column {name}", text, "inputs are numbers")
+                cells[k].append(cell)
     except csv.Error as error:
         raise DataError(f"{path}, line {rows.line_num}: cannot be read as csv: {error}") from None
     except ValueError as error:
         raise DataError(f"{path} cannot be read as csv: {error}") from None
-    decimal = params.get("decimal", ".")
-    read = [Column(path, name, column, lines, True, decimal) for name, column in zip(names, texts, strict=True)]
+    values = [np.array(column) for column in cells[:inputs]] + cells[inputs:]
+    read = [Column(path, name, column, lines, True, decimal) for name, column in zip(names, values, strict=True)]
     table = _table(names, read, there, section)
     _check_header(path, table.inputs)
     return replace(table, told={**table.told, "blank_lines": blank}) if blank else table
@@ -238,7 +243,7 @@ def _check_header(path: Path, inputs: Sequence[Column]) -> None:
     """Raise DataError where the first line is one of the data: where names are numbers, and half
     of them among those of their column. Columns may be numbered: 0, 1, 2."""
     named = [c for c in inputs if not np.isnan(c.number(c.name))]
-    if not named or not named[0].values or [c.name for c in named] == [str(k) for k in range(len(named))]:
+    if not named or not len(named[0].values) or [c.name for c in named] == [str(k) for k in range(len(named))]:
         return
     inside = 0
     for column in named:
