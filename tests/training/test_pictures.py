@@ -535,6 +535,22 @@ def test_names_are_composed_in_folders_and_in_labels(tmp_path) -> None:
         opened(tmp_path / "0", labels=["x", NFC, NFD])
 
 
+@pytest.mark.parametrize("written", [NFC, NFD])
+@pytest.mark.parametrize("labels", [[], ["y", NFC], ["y", NFD]])
+def test_names_are_composed_in_columns(tmp_path, written, labels) -> None:
+    import datasets
+
+    words = [written, "y"] * 9
+    (tmp_path / "train.csv").write_text("x,k\n" + "".join(f"{i},{word}\n" for i, word in enumerate(words)))
+    kinds = datasets.Features({"x": datasets.Value("float32"), "k": datasets.ClassLabel(names=["y", written])})
+    rows = {"x": np.arange(18.0), "k": [1, 0] * 9}
+    datasets.Dataset.from_dict(rows, features=kinds).save_to_disk(str(tmp_path / "set"))
+    for name, folder in (("csv", tmp_path), ("huggingface", tmp_path / "set")):
+        data = opened(folder, name=name, labels=labels, params={"target": "k"})
+        assert set(data.about.names) == {"y", NFC}
+        assert data.about.names[everything(data.train).targets[0]] == NFC
+
+
 @pytest.mark.parametrize(("train", "test"), [("Training", "Testing"), ("TRAIN", "valid")])
 def test_other_names_of_the_two_parts(tmp_path, train, test) -> None:
     for part in (train, test):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from edgegossip.choices import did_you_mean
 from edgegossip.recipe import DataSection
 from edgegossip.training.data import labels, schema
-from edgegossip.training.data.schema import class_names
+from edgegossip.training.data.schema import class_names, composed
 from edgegossip.types import DataError
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -118,9 +118,10 @@ def targets(columns: Sequence[Column], section: DataSection) -> tuple[list[NDArr
     wide = any(isinstance(c.values, np.ndarray) and c.values.ndim > 1 for c in columns)
     if wide or section.target not in ("auto", "class"):
         return [np.asarray(c.values) if wide else c.float32("values are") for c in columns], ()
+    listed = [[composed(v) if isinstance(v, str) else v for v in column.listed()] for column in columns]
     found: dict[Any, Place] = {}
-    for column in columns:
-        for k, value in enumerate(column.listed()):
+    for column, values in zip(columns, listed, strict=True):
+        for k, value in enumerate(values):
             found.setdefault(value, (column, k))
     numbers = {value: place[0].number(value) for value, place in found.items()}
     names = class_names(section)
@@ -133,7 +134,7 @@ def targets(columns: Sequence[Column], section: DataSection) -> tuple[list[NDArr
     else:
         names = _names(found, section)
         classes = {name: k for k, name in enumerate(names)}
-    made = [np.array([classes[v] for v in c.listed()], np.int64) for c in columns]
+    made = [np.array([classes[v] for v in values], np.int64) for values in listed]
     if not section.classes and not section.labels:
         labels.check_classes(f"{columns[0].file}: column {columns[0].name}", made, named=section.target == "class")
     return made, names
