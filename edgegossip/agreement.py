@@ -7,7 +7,8 @@ dropped, so versions can be mixed.
 
     layout   hash of the tensors that travel       values   how many values travel
     input    "float32 3x32x32"                     target   "10 classes", "float32 24", "none"
-    labels   names of the classes (`names_fact`)   task     "classification", "regression", ...
+    columns  that an input is made of, and         labels   names of the classes, by `names_fact`
+    task     "classification", "regression", ...
     base     hash of the frozen parameters         start    sums of the first model (`sums`)
     scale    how inputs are normalised: "none", "together", by each board, or the numbers declared
 
@@ -41,6 +42,12 @@ _RTOL = 1e-3  # of sums: devices and torch versions initialise alike, but not to
 _KNOWN: tuple[tuple[str, type, str, str], ...] = (
     ("task", str, "the task", "set training.task alike on every board"),
     ("input", str, "one input", "every board needs inputs of one shape and type; set data.shape"),
+    (
+        "columns",
+        str,
+        "the columns of an input",
+        "name them in one order on every board: data.params.columns",
+    ),
     ("target", str, "the target", "every board needs targets of one shape and type"),
     (
         "labels",

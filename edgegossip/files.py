@@ -1,7 +1,9 @@
-"""Writes files that are whole or not there: under another name, synced, then renamed."""
+"""Writes files that are whole or not there: under another name, synced, then renamed. Reads texts
+as any editor or spreadsheet saves them."""
 
 from __future__ import annotations
 
+import codecs
 import errno
 import json
 import os
@@ -14,6 +16,13 @@ from typing import IO, Any
 from edgegossip.types import DataError, HostError
 
 MAX_TEXT_BYTES = 16 << 20  # of a text that a user gives
+_MARKS = {  # byte order marks, the longest first, and what reads the text with its mark
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 _NOT_SYNCED = (errno.EINVAL, errno.ENOTSUP, errno.EROFS)  # file systems without it, or where nothing can be new
 
 
@@ -82,6 +91,33 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def encoding_of(head: bytes) -> str:
+    """Return the encoding of a text by its first bytes: what its byte order mark says, or UTF-8."""
+    return next((name for mark, name in _MARKS.items() if head.startswith(mark)), "utf-8")
+
+
+def decoded(data: bytes) -> str:
+    """Return a text in UTF-8, or in what its byte order mark says; its lines end with a line feed.
+
+    Raises ValueError, with the line, for other bytes."""
+    try:
+        text = data.decode(encoding_of(data))
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"line {line}: not text in UTF-8; save it in UTF-8") from None
+    if (at := text.find("\0")) >= 0:
+        raise ValueError(f"line {text.count(chr(10), 0, at) + 1}: a zero byte, which no text has; save it in UTF-8")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file as `decoded` does. Raises ValueError that says why it cannot."""
+    try:
+        return decoded(path.read_bytes())
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from None
+
+
 def text_of(given: str, what: str) -> tuple[str, str]:
     """Return a text that a user gave, and words for where it is. `given` is a path, or where it
     begins with a brace the JSON itself: so it travels in a recipe.
@@ -102,7 +138,6 @@ def text_of(given: str, what: str) -> tuple[str, str]:
     if len(data) > MAX_TEXT_BYTES:
         raise DataError(f"{what} {given} is larger than {MAX_TEXT_BYTES // 2**20} MiB")
     try:
-        return data.decode(), given
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{what} {given}, line {line}: not text in UTF-8") from None
+        return decoded(data), given
+    except ValueError as error:
+        raise DataError(f"{what} {given}, {error}") from None

@@ -23,6 +23,7 @@ from typing import Any, get_type_hints
 import tomli_w
 
 from edgegossip.choices import did_you_mean
+from edgegossip.files import read_text
 from edgegossip.options import Option, as_toml, option, options_of
 from edgegossip.types import ConfigError
 
@@ -648,10 +649,9 @@ def _read(source: str) -> str:
             f"no recipe named {source}{did_you_mean(source, names())} (recipes: {known}; or a path to a .toml file)"
         )
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ConfigError(f"cannot read recipe {path}: {reason}") from None
+        return read_text(path)
+    except ValueError as error:
+        raise ConfigError(f"cannot read recipe {path}: {error}") from None
 
 
 def _parse(text: str, source: str) -> dict[str, Any]:

@@ -82,12 +82,27 @@ def test_unknown_recipe_names_the_nearest() -> None:
         recipe.load("nowhere.toml")
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_recipe_is_read_as_any_editor_saves_it(tmp_path, encoding: str, end: str) -> None:
+    text = end.join(["[run]", 'name = "Gerät"', "nodes = 3", ""])
+    (tmp_path / "r.toml").write_bytes(text.encode(encoding))
+    loaded = recipe.load(str(tmp_path / "r.toml"))
+    assert (loaded.run.name, loaded.run.nodes) == ("Gerät", 3)
+
+
+def test_a_recipe_in_utf_16_without_a_mark_is_named(tmp_path) -> None:
+    (tmp_path / "r.toml").write_bytes("[run]\nnodes = 3\n".encode("utf-16-le"))
+    with pytest.raises(ConfigError, match=r"cannot read recipe .*r\.toml: line 1: a zero byte"):
+        recipe.load(str(tmp_path / "r.toml"))
+
+
 def test_broken_toml_names_the_line(tmp_path) -> None:
     (tmp_path / "r.toml").write_text("[run\n")
     with pytest.raises(ConfigError, match="is not valid TOML: .*line 1"):
         recipe.load(str(tmp_path / "r.toml"))
-    (tmp_path / "r.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="not UTF-8"):
+    (tmp_path / "r.toml").write_bytes("[run]\n# Gerät\n".encode("latin-1"))
+    with pytest.raises(ConfigError, match="line 2: not text in UTF-8; save it in UTF-8"):
         recipe.load(str(tmp_path / "r.toml"))
     (tmp_path / "r.toml").write_text("run = 3\n")
     with pytest.raises(ConfigError, match=r"\[run\] is a section"):

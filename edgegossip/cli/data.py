@@ -12,6 +12,9 @@ import click
 from edgegossip.cli.options import JSON, SETTINGS, command
 from edgegossip.options import REQUIRED, option
 
+# Of what `describe` says, names and values that are no matter of others.
+_FOR_ITS_OWNER = ("folders", "skipped", "left_out", "range", "ranges", "doubts")
+
 
 @click.group()
 def data() -> None:
@@ -62,11 +65,18 @@ def describe(options: Describe) -> None:
 
     found = overview(recipes.load(options.recipe, options.settings).data, Board(options.board, options.index))
     if options.as_json:
-        click.echo(json.dumps(found))
+        click.echo(
+            json.dumps({key: value for key, value in found.items() if key.removeprefix("test_") not in _FOR_ITS_OWNER})
+        )
         return
+    if found["counts"] and found["labels"]:
+        found["counts"] = dict(zip(found["labels"], found["counts"], strict=True))
     for key, value in found.items():
-        if value not in (None, [], "") and key not in ("count", "sum", "squares"):
-            click.echo(f"{key:14} {value}")
+        if value in (None, [], {}, "") or key in ("count", "sum", "squares"):
+            continue
+        lines = [f"{of}: {what}" for of, what in value.items()] if isinstance(value, dict) else [f"{value}"]
+        for k, line in enumerate(value if key == "doubts" else lines):
+            click.echo(f"{'' if k else key:14} {line}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

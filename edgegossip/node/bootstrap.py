@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgegossip import recipe as recipes
 from edgegossip.choices import did_you_mean
+from edgegossip.files import read_text
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership.manifest import Manifest
@@ -333,10 +334,8 @@ def read_members(text: str) -> tuple[NodeId, ...]:
     ConfigError."""
     if "," not in text and Path(text).is_file():
         try:
-            lines = Path(text).read_text("utf-8").splitlines()
-        except UnicodeDecodeError:
-            raise ConfigError(f"--members {text}: not a text file in UTF-8; write one name a line") from None
-        except OSError as error:
-            raise ConfigError(f"--members {text}: the file cannot be read: {error.strerror or error}") from None
+            lines = read_text(Path(text)).splitlines()
+        except ValueError as error:
+            raise ConfigError(f"--members {text}: the file cannot be read: {error}; write one name a line") from None
         return tuple(filter(None, (line.partition("#")[0].strip() for line in lines)))
     return tuple(filter(None, (name.strip() for name in text.split(","))))

@@ -44,9 +44,12 @@ ALARMS = frozenset(
         "checkpoint-skipped",
         "records-lost",
         "strained",
+        "doubt",
     }
 )
-_ROUTINE = frozenset({"stragglers", "late"})  # may come every round: said at most every ROUTINE_S
+_ROUTINE = frozenset(
+    {"stragglers", "late", "doubt"}
+)  # may come every round, or from every board: said at most every ROUTINE_S
 ROUTINE_S = 60.0
 _GONE, _HERE = ("peer-down", "peer-left", "member-dead", "member-left"), ("peer-up", "member-here")
 

@@ -56,6 +56,7 @@ FAR = 0.3  # from the average, in lengths of it: boards with even data are at 0.
 COARSE = 0.5  # relative error of a message from which on whole models suffer
 MUTE = 0.99  # ... and nothing is said
 BEYOND = 1.0  # there the boards' models have less in common than they have not
+MOSTLY = 0.8  # of all examples in one class: guessing that is hard to beat, at any learning rate
 MOST_NAMED = 4
 
 # Algorithms that send whole models, each with the one of its kind that sends differences.
@@ -208,6 +209,7 @@ class Evidence:
         self._refused: dict[tuple[NodeId, str], Refusal] = {}  # by name and reason
         self._came: set[NodeId] = set()  # who was there at some time
         self._quarantined: dict[NodeId, str] = {}
+        self._doubts: dict[str, set[NodeId]] = {}  # what is wrong with data -> whose
 
     def take(self, record: MetricsRecord | EventRecord) -> None:
         """Take in one record."""
@@ -269,6 +271,8 @@ class Evidence:
             case "refused" if "why" in event.fields:  # else a message was, and nobody
                 refusal = Refusal(*(str(event.fields.get(key, "")) for key in ("who", "address", "why")))
                 self._refused.setdefault((peer or refusal.who or refusal.address, refusal.why), refusal)
+            case "doubt":
+                self._doubts.setdefault(str(event.fields.get("why", event.text)), set()).add(event.node)
             case "peer-up" | "member-here" | "readmitted":
                 self._quarantined.pop(peer, None)
                 self._came.add(peer)
@@ -282,6 +286,7 @@ class Evidence:
         lower = f"lower the learning rate{where}" if lr is None else f"training.lr = {lr:g}: try a tenth of it"
         eta = self._rate()
         cure = self._finer_first(nodes) + lower + (f"; or a lower gossip.params.eta than {eta:g}" if eta else "")
+        cure = self._doubted(nodes) or cure
         broken = [name for name, node in nodes.items() if node.last is None]
         if broken:
             yield Finding("diverged", f"the training loss of {_names(broken)} ended as no number", cure, True)
@@ -465,7 +470,20 @@ class Evidence:
         eta = params.get("eta") if isinstance(params, Mapping) else None
         return float(eta) if isinstance(eta, float | int) and eta else None
 
+    def _doubted(self, nodes: Mapping[NodeId, _Node]) -> str:
+        """What keeps half of the boards from learning in their data; else empty."""
+        for why, of in sorted(self._doubts.items(), key=lambda item: -len(item[1])):
+            if 2 * len(of & set(nodes)) >= len(nodes):
+                return f"look at the data first: at {_names(sorted(of))} {why}"
+        return ""
+
     def _cure_of_chance(self, nodes: Mapping[NodeId, _Node]) -> str:
+        """What the data say comes first, for then no learning rate helps."""
+        if doubted := self._doubted(nodes):
+            return doubted
+        if (guess := self._plan.guess) is not None and guess > MOSTLY:
+            share = "all" if guess == 1.0 else _percent(guess)
+            return f"look at the data first: {share} of the training examples are of one class; balance the classes"
         lr, script = self._plan.lr, self._plan.script
         said = f" in {script}" if script else "" if lr is None else f" (training.lr = {lr:g})"
         look = f"look at the learning rate{said}, the labels and the inputs' scale; train one board alone first"

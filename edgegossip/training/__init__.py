@@ -73,8 +73,9 @@ def build_workload(recipe: Recipe, node_index: int, name: str = "", sink: Sink |
     threads to `run.threads`.
 
     It loads that board's partition of the data, or with data.partition = local the board's own, by
-    its `name`; then `sink` is told how many examples of each class these are. Or it runs the
-    recipe's script up to its `join`; then `sink` is told when it is slow.
+    its `name`; then `sink` is told how many examples of each class these are, and in both cases
+    what is doubtful in them. Or it runs the recipe's script up to its `join`; then `sink` is told
+    when it is slow.
 
     Raises ConfigError for an unknown name or an index outside 0..nodes-1, DataError for missing or
     corrupt files, UsageError for a user's own function that fails."""
@@ -86,8 +87,13 @@ def build_workload(recipe: Recipe, node_index: int, name: str = "", sink: Sink |
     from edgegossip.training.workload import TorchWorkload
 
     workload = TorchWorkload.build(recipe, node_index, name)
-    if sink is not None and recipe.data.partition == "local":
-        _tell_holdings(sink, name, workload)
+    if sink is not None:
+        from edgegossip.training.data.doubts import doubts
+
+        if recipe.data.partition == "local":
+            _tell_holdings(sink, name, workload)
+        for doubt in doubts(workload.loader.part, workload.about):
+            sink.event(name, "doubt", f"{name}'s data: {doubt}", why=doubt)
     return workload
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from edgegossip.recipe import Recipe, TrainingSection
 from edgegossip.training import models
 from edgegossip.training.base import require_plain_steps
-from edgegossip.training.data import Board, Description, describe, is_custom, locate
+from edgegossip.training.data import Board, Description, describe, is_custom, locate, open_data
+from edgegossip.training.data.doubts import doubts
 from edgegossip.training.names import import_function, is_custom_function, unknown
 from edgegossip.types import ConfigError
 
@@ -83,6 +84,17 @@ def check_data(recipe: Recipe, boards: Sequence[Board] = ()) -> None:
         return
     for board in boards or (None,):
         locate(recipe.data, board)
+
+
+def data_doubts(recipe: Recipe, boards: Sequence[Board] = ()) -> list[str]:
+    """Open the data as these boards will, and return what is doubtful in them, a sentence each.
+    Raises as `open_data` does; of a script nothing is known."""
+    found: dict[str, list[str]] = {}
+    for board in () if recipe.run.script else boards or (None,):
+        data = open_data(recipe.data, board)
+        for doubt in doubts(data.train, data.about):
+            found.setdefault(doubt, []).append(board.name if board else "the run")
+    return [f"the data of {', '.join(names)}: {doubt}" for doubt, names in found.items()]
 
 
 def check_augmentation(recipe: Recipe, about: Description) -> None:

@@ -30,6 +30,7 @@ from edgegossip.training.data.base import (
     Examples,
     InMemory,
     Items,
+    Part,
     Stream,
     stacked,
 )
@@ -54,6 +55,10 @@ class DataLoader(Protocol):
     def counts(self) -> NDArray[np.int64] | None:
         """The number of examples of each class, int64[classes], where that is known without reading
         inputs."""
+
+    @property
+    def part(self) -> Part:
+        """The board's own training examples."""
 
     def sums(self) -> schema.Sums:
         """Add up the board's inputs. Raises DataError for those that are not finite, and for
@@ -99,7 +104,7 @@ def in_order(source: str, examples: Examples, about: Description, first: int, si
     in memory than that."""
     for start in range(0, first, size):
         chosen = np.arange(start, min(start + size, first), dtype=np.int64)
-        yield _fit(source, examples.take(chosen), about, checked=_is_checked(examples))
+        yield _fit(source, examples.take(chosen), about, None if _is_checked(examples) else chosen)
 
 
 class Sampler:
@@ -177,8 +182,8 @@ class Normalize:
     def __call__(self, inputs: NDArray[Any]) -> Tensor:
         """Return stored inputs [batch, *shape] as a tensor of the same shape, in memory of its
         own."""
-        if inputs.dtype.kind == "u" and inputs.dtype.itemsize > 1:
-            inputs = inputs.astype(np.int64)  # torch has hardly any arithmetic for these
+        if inputs.dtype.kind == "u" and inputs.dtype.itemsize > 1:  # torch has hardly any arithmetic for these
+            inputs = inputs.astype(np.int64 if self.dtype == torch.int64 else np.float32)
         batch = torch.tensor(inputs, dtype=self.dtype)
         return batch.sub_(self.mean).mul_(self.inverse_std) if len(self.mean) else batch
 
@@ -209,6 +214,11 @@ class _IndexedLoader(DataLoader):
     def counts(self) -> NDArray[np.int64] | None:
         return schema.counts(self._examples, self._about)
 
+    @property
+    @override
+    def part(self) -> Part:
+        return self._examples
+
     @override
     def sums(self) -> schema.Sums:
         found = schema.Sums.of(self._examples)
@@ -218,8 +228,9 @@ class _IndexedLoader(DataLoader):
 
     @override
     def batch(self, step: int) -> Batch:
-        taken = self._examples.take(self._sampler.batch(step))
-        inputs, targets = _fit(self._source, taken, self._about, checked=self._checked)
+        chosen = self._sampler.batch(step)
+        taken = self._examples.take(chosen)
+        inputs, targets = _fit(self._source, taken, self._about, None if self._checked else chosen)
         return Batch(self._augmentation(inputs, step) if self._augmentation else inputs, targets)
 
 
@@ -247,6 +258,11 @@ class _StreamLoader(DataLoader):
     def counts(self) -> NDArray[np.int64] | None:
         return None
 
+    @property
+    @override
+    def part(self) -> Part:
+        return self._stream
+
     @override
     def sums(self) -> schema.Sums:
         raise DataError(f"{self._source} is a stream, which cannot be looked through first")
@@ -254,7 +270,8 @@ class _StreamLoader(DataLoader):
     @override
     def batch(self, step: int) -> Batch:
         taken = self._next() if self._stream.batched else stacked([self._draw() for _ in range(self._size)])
-        inputs, targets = _fit(self._source, taken, self._about, checked=False)
+        drawn = np.arange(len(taken.inputs), dtype=np.int64)
+        inputs, targets = _fit(self._source, taken, self._about, drawn)
         return Batch(self._augmentation(inputs, step) if self._augmentation else inputs, targets)
 
     def _next(self) -> Batch:
@@ -287,38 +304,45 @@ def _is_checked(examples: Examples) -> bool:
     )
 
 
-def _fit(source: str, batch: Batch, about: Description, *, checked: bool) -> Batch:
-    """The batch with targets of the type that a task takes, looked at unless it was before. Raises
-    DataError for what is not as the data set was when it was opened."""
+def _fit(source: str, batch: Batch, about: Description, places: NDArray[np.int64] | None) -> Batch:
+    """The batch with targets of the type that a task takes. `places`: which examples these are,
+    by which they are named; None: they were looked at before. Raises DataError for what is not as
+    the data set was when it was opened."""
     inputs, targets = batch
     if about.target in ("tokens", "none"):
         targets = None
-    if not checked:
-        _look(source, inputs, targets, about)
+    if places is not None:
+        _look(source, inputs, targets, about, places)
     if targets is not None:
         targets = targets.astype(_TARGETS[about.target], copy=False)
     return Batch(inputs, targets)
 
 
-def _look(source: str, inputs: NDArray[Any], targets: NDArray[Any] | None, about: Description) -> None:
+def _look(
+    source: str, inputs: NDArray[Any], targets: NDArray[Any] | None, about: Description, places: NDArray[np.int64]
+) -> None:
     if inputs.shape[1:] != about.shape:
         raise DataError(
             f"{source}: an input has the shape {list(inputs.shape[1:])}, the first one had "
             f"{list(about.shape)}: pad or resize them"
         )
-    if inputs.dtype.kind == "f" and not np.isfinite(inputs).all():
-        raise DataError(f"{source}: an input holds a NaN or an infinity")
+    if (inputs.dtype.kind == "f" or about.dtype == "int64") and not (fine := schema.finite(inputs)).all():
+        raise DataError(f"{source}: an input holds a NaN or an infinity, or is too large ({_which(~fine, places)})")
     if about.target == "tokens":
         _look_at_classes(source, "token", inputs, about.classes)
     if (targets is None) != (about.target in ("tokens", "none")):
         raise DataError(f"{source}: an example has no target, and the first one had")
     if targets is None:
         return
-    if targets.dtype.kind == "f" and not np.isfinite(targets).all():
-        raise DataError(f"{source}: a target holds a NaN or an infinity")
+    if targets.dtype.kind == "f" and not (fine := schema.finite(targets)).all():
+        raise DataError(f"{source}: a target holds a NaN or an infinity, or is too large ({_which(~fine, places)})")
     if about.target in ("class", "places"):
         counted = targets if about.target == "class" else targets[targets != IGNORED]
         _look_at_classes(source, "label", counted, about.classes)
+
+
+def _which(bad: NDArray[np.bool_], places: NDArray[np.int64]) -> str:
+    return f"example {places[np.argwhere(bad)[0][0]]} of this board's, counted from 0"
 
 
 def _look_at_classes(source: str, what: str, values: NDArray[Any], classes: int) -> None:

@@ -32,6 +32,7 @@ from edgegossip.training import optimizer as optimizers
 from edgegossip.training.base import KEPT, Workload
 from edgegossip.training.check import check_augmentation, task_of
 from edgegossip.training.data import Board, DataSet, Description, boards_of, open_data
+from edgegossip.training.data.doubts import doubts
 from edgegossip.training.loader import DataLoader, Normalize, in_order, make_loader, shares_of
 from edgegossip.training.model import MICRO_BATCH, Standardised, build, layer_over_batch, vector_of
 from edgegossip.training.names import call_custom, is_custom_function
@@ -243,9 +244,9 @@ class TorchWorkload(Workload):
             losses = [self._step(round * steps + k) for k in range(self._steps)]
         loss = sum(float(value) for value in losses) / self._steps  # here a GPU is waited for
         if not math.isfinite(loss):
+            cure = "; ".join(doubts(self.loader.part, self._about)) or "try a smaller training.lr"
             raise UsageError(
-                f"board {self._node}: the training loss became {loss} in round {round}, at learning rate {lr:g}; "
-                "try a smaller training.lr"
+                f"board {self._node}: the training loss became {loss} in round {round}, at learning rate {lr:g}; {cure}"
             )
         if self._plateau is not None:
             self._plateau.take(loss)

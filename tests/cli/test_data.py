@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from edgegossip import recipe as recipes
 from edgegossip.training.data import Board, open_data
@@ -41,6 +42,38 @@ def test_what_a_board_may_tell_of_its_data_has_no_example_in_it(command, describ
     assert "examples       8" in command("data", "describe", "own.toml", "--name", "pi", "--index", "1")[1]
 
 
+def test_what_was_read_of_a_folder_is_said(command, tmp_path: Path) -> None:
+    for path, mode in (("train/ant/a", "L"), ("train/bee/2023/b", "RGB"), ("train/bee/c", "RGB"), ("test/bee/d", "P")):
+        file = tmp_path / "data" / f"{path}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new(mode, (4, 3), 9 if mode != "RGB" else (1, 2, 250)).save(file)
+    (tmp_path / "data" / "train" / "bee" / "Thumbs.db").write_bytes(b"\xd0")
+    (tmp_path / "data" / ".DS_Store").write_bytes(b"Bud1")
+    keys = {"name": "image-folder", "dir": str(tmp_path / "data"), "partition": "local"}
+    (tmp_path / "own.toml").write_text("[data]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in keys.items()))
+    text = command("data", "describe", str(tmp_path / "own.toml"))[1]
+    assert text.split("counts")[1] == (
+        """         ant: 1
+               bee: 2
+folders        train/ant: 1
+               train/bee/2023: 1
+               train/bee: 1
+               test/bee: 1
+skipped        hidden: 1
+               .db (no picture): 1
+pictures       PNG RGB: 2
+               PNG L: 1
+sizes          4x3
+range          [1, 250]
+test_pictures  PNG P: 1
+test_range     [0, 0]
+"""
+    )
+    told = json.loads(command("data", "describe", str(tmp_path / "own.toml"), "--json")[1])
+    assert told["pictures"] == {"PNG RGB": 2, "PNG L": 1}
+    assert not {"folders", "skipped", "range", "test_range", "doubts"} & {*told}, "files may be called after people"
+
+
 def test_declared_keys_are_those_of_all_examples_together(command, described: list[Path], tmp_path: Path) -> None:
     keys = tomllib.loads(command("data", "combine", *map(str, described))[1])["data"]
     every = np.concatenate([np.load(f)["train_inputs"] for f in sorted(tmp_path.glob("data/*/data.npz"))])
@@ -58,6 +91,7 @@ def test_declared_keys_are_those_of_all_examples_together(command, described: li
     [
         ({"shape": [4, 2]}, r"shape is \[4\] in .*pi-0\.json and \[4, 2\] in .*pi-1\.json"),
         ({"labels": None}, None),
+        ({"columns": ["b", "a"]}, None),
         ({"sum": [1.0]}, "its sums do not fit its shape"),
         ({"count": 0}, "its sums do not fit its shape"),
         ({"sum": [1.0, 2.0, "3", 4.0]}, "its sums do not fit its shape"),
@@ -88,3 +122,58 @@ def test_a_board_with_a_folder_of_its_own_is_told_that_it_will_be_shared_out(com
     assert "trains on its share, about 1/3 of them" in err and 'set data.partition = "local"' in err
     code, _, err = command(*arguments, *runs, "--set", "data.partition=local", "--set", "data.classes=2")
     assert code == 2 and "!!" not in err
+
+
+def test_a_dry_run_looks_at_the_data_of_each_board(command, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((40, 2)).astype(np.float32) + np.array([0, 1013], np.float32)
+    for k in range(2):
+        (tmp_path / f"board-{k}").mkdir()
+        np.savez(tmp_path / f"board-{k}" / "data.npz", train_inputs=x[:, : 2 - k], train_targets=np.arange(40) % 2)
+    declared = (
+        "data.classes=2",
+        "data.shape=[2]",
+        "data.partition=local",
+        "data.name=npz",
+        f"data.dir={tmp_path}/{{board}}",
+    )
+    arguments = ("run", "quickstart-gossip", "--boards", "2", "--dry-run", *(w for s in declared for w in ("--set", s)))
+    code, _, err = command(*arguments)
+    assert code == 3 and "board-1: an input has the shape [1], but data.shape = [2]" in err
+    np.savez(tmp_path / "board-1" / "data.npz", train_inputs=x, train_targets=np.arange(40) % 2)
+    code, out, _ = command(*arguments, "--json")
+    (said,) = json.loads(out)["notices"]
+    assert code == 0 and said.startswith("the data of board-0, board-1: channel 2 of 2 has values of about 1.01")
+
+
+def test_what_is_read_of_a_table_is_said(command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns, counts by class, what was left out and passed over, and ranges; these not in what is
+    handed on."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.csv").write_text("id,temp,kind\n1,20.5,002\n\n2,-3,001\n3,7,002\n")
+    (tmp_path / "own.toml").write_text(
+        '[data]\nname = "csv"\ndir = "."\npartition = "local"\nparams = { target = "kind", columns = ["temp"] }\n'
+    )
+    code, out, _ = command("data", "describe", "own.toml")
+    assert code == 0
+    said = {line[:15].strip() or "more": line[15:] for line in out.splitlines()}
+    assert (said["counts"], said["more"]) == ("001: 1", "002: 2")
+    assert (said["columns"], said["left_out"], said["blank_lines"]) == ("['temp']", "['id']", "1")
+    assert said["ranges"] == "temp: -3 to 20.5"
+    document = json.loads(command("data", "describe", "own.toml", "--json")[1])
+    assert (document["columns"], document["counts"]) == (["temp"], [1, 2])
+    assert not {"ranges", "left_out"} & set(document)
+
+
+def test_boards_whose_columns_stand_in_another_order_are_not_combined(command, tmp_path: Path) -> None:
+    files = []
+    for k, (first, second) in enumerate((("temp", "hum"), ("hum", "temp"))):
+        folder = tmp_path / str(k)
+        folder.mkdir()
+        (folder / "train.csv").write_text(f"{first},{second},y\n1,2,u\n3,4,v\n")
+        own = ("--set", "data.name=csv", "--set", f"data.dir={folder}", "--set", 'data.params={ target = "y" }')
+        code, out, _ = command("data", "describe", "quickstart-gossip", *own, "--set", "data.partition=local", "--json")
+        assert code == 0
+        files.append(tmp_path / f"{k}.json")
+        files[-1].write_text(out, encoding="utf-16")  # as PowerShell's > writes
+    code, _, err = command("data", "combine", *map(str, files))
+    assert code == 3 and "columns is ['temp', 'hum'] in" in err and "data.params.columns" in err

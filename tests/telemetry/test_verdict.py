@@ -170,6 +170,25 @@ def test_accuracy_of_guessing_is_a_ruin() -> None:
     assert (kind, ruin) == ("chance", True) and "guessing among 10 classes (10 %)" in text
 
 
+def test_what_the_data_say_comes_before_the_learning_rate() -> None:
+    why = "every value is 255, and nothing can be told apart by them"
+    said = [EventRecord(node, 0.1, "doubt", f"{node}'s data: {why}", {"why": why}) for node in BOARDS]
+    for loss in (lambda k: 2.3, lambda k: 2.3 * 1.2**k):
+        text = told(loss, accuracy=0.11, test_loss=2.3, events=said)[0][2]
+        assert f"look at the data first: at a, b, c and d {why}" in text and "training.lr" not in text
+    assert "training.lr" in told(lambda k: 2.3, accuracy=0.11, test_loss=2.3, events=said[:1])[0][2]
+    assert told(events=said) == [], "a run that trained"
+
+
+def test_accuracy_of_the_one_class_that_nearly_all_have_is_no_matter_of_the_learning_rate() -> None:
+    one = {"nodes": list(BOARDS), "classes": ["ok", "worn"], "counts": [[95, 5]] * 4}
+    ((kind, ruin, text),) = told(lambda k: 0.2, accuracy=0.95, test_loss=0.2, partition=one)
+    assert (kind, ruin) == ("chance", True) and "training.lr" not in text
+    assert "95 % of the training examples are of one class" in text
+    one["counts"] = [[100, 0]] * 4
+    assert "all of the training examples are of one class" in told(accuracy=1.0, test_loss=0.0, partition=one)[0][2]
+
+
 def test_a_regression_that_predicts_no_better_than_the_mean_is_a_ruin() -> None:
     [(kind, ruin, text)] = told(r2=-0.25)
     assert kind == "chance" and ruin and "r2, -0.25, is not better than that of always predicting the mean" in text

@@ -32,8 +32,8 @@ def opened(given, **keys) -> DataSet:
     """A data set as `open_data` makes it of what a user's function returned."""
     section = DataSection(name="mine:data", partition="local", **keys)
     train, test, names = parts("mine:data", given)
-    about = schema.scaled(schema.describe("mine:data", train, test, names, section), train, section)
-    return DataSet("mine:data", about, train, test)
+    about, train, test = schema.describe("mine:data", train, test, names, section)
+    return DataSet("mine:data", schema.scaled(about, train, section), train, test)
 
 
 def batch(data: DataSet, step: int = 0, **training):
@@ -101,16 +101,16 @@ def test_tokens_without_targets_are_for_the_next_token():
     ("given", "keys", "message"),
     [
         ((TABLE, CLASSES), {"target": "labels"}, "targets are int64.* data.target = labels; expected class or values"),
-        ((TABLE, TABLE), {"target": "class"}, "data.target = class; expected values or labels"),
+        ((TABLE, TABLE), {"target": "class"}, "training part: target 0 is not one-hot, which is no class"),
         (TABLE, {"target": "tokens"}, "inputs are float32, but data.target = tokens"),
         (TABLE, {"dtype": "int64"}, "inputs are float32, but data.dtype = int64; tokens are whole"),
         (TABLE, {"dtype": "uint8"}, "inputs are float32, but data.dtype = uint8"),
         (TABLE, {"shape": [6]}, r"an input has the shape \[5\], but data\.shape = \[6\]"),
         ((TABLE, TABLE), {"target_shape": [4]}, r"a target has the shape \[5\], but data\.target_shape = \[4\]"),
         ((TABLE, TABLE > 0), {"classes": 4}, "a target has 5 labels, but data.classes = 4"),
-        ((TABLE, TABLE * np.nan), {}, "training part: targets 0 to .* hold a NaN"),
+        ((TABLE, TABLE * np.nan), {}, r"training part: targets\[0\] holds a NaN"),
         ((TABLE, np.where(CLASSES == 2, -1, CLASSES)), {}, "expected labels from 0, found -1"),
-        ((TABLE, CLASSES * 10**9), {}, "found the label 3000000000; .* set data.target = values"),
+        ((TABLE, CLASSES * 10**9), {}, 'found the label 3000000000, which makes .* set data.target = "values"'),
         (((TABLE, CLASSES), TABLE), {}, r"training targets are int64\[\], test targets none"),
         (((TABLE, TABLE), (TABLE, TABLE[:, :2])), {}, r"targets are float32\[5\], test targets float32\[2\]"),
     ],

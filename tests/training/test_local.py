@@ -160,7 +160,8 @@ def test_a_folder_of_ones_own_that_is_shared_out_is_said_in_a_sentence(here):
 
 
 def test_boards_say_how_many_examples_they_hold_and_nothing_else(here, tmp_path):
-    chosen = local(f"{here(BY_BOARD)}:data", labels=["ant", "bee", "cat", "dog"])
+    various = BY_BOARD.replace("np.float32)", "np.float32) + np.arange(n, dtype=np.float32)[:, None]")
+    chosen = local(f"{here(various)}:data", labels=["ant", "bee", "cat", "dog"])
     folder = RunFolder.create(tmp_path / "runs", "own", recipes.to_toml(chosen), {})
     assert training.partition_counts(chosen) is None
     for k in range(2):

@@ -194,5 +194,5 @@ def test_ag_news(tmp_path):
 def test_damaged_articles_are_named(tmp_path, line):
     (tmp_path / "test.csv").write_text('"4","Sci","Tech"\n')
     (tmp_path / "train.csv").write_text(ARTICLES + line + "\n" if line else "")
-    with pytest.raises(DataError, match=r"train\.csv(, article 3: a line is| has no articles)"):
+    with pytest.raises(DataError, match=r"train\.csv(, line 3: a line is| has no articles)"):
         open_data(DataSection(name="ag-news", dir=str(tmp_path)))

@@ -42,7 +42,7 @@ def preflight(recipe: Recipe, members: Sequence[NodeId]) -> None:
     if recipe.run.mode == "gossip":
         require("torch", TORCH_HINT)
         check_parts(recipe, members)
-        training.check_data(recipe, _own_boards(recipe, members))
+        training.check_data(recipe, own_boards(recipe, members))
         _check_model(recipe, members[0])
     else:
         preflight_server(recipe, members, here=True)
@@ -58,7 +58,7 @@ def preflight_server(recipe: Recipe, members: Sequence[NodeId], here: bool = Fal
     require("torch", TORCH_HINT)
     require("flwr", FLOWER_HINT)
     check_parts(recipe, members)
-    training.check_data(recipe, _own_boards(recipe, members) if here else ())
+    training.check_data(recipe, own_boards(recipe, members) if here else ())
     _check_model(recipe, members[0] if here else COORDINATOR)
 
 
@@ -247,7 +247,7 @@ def wait_for_port(host: str, port: int) -> None:
             time.sleep(0.2)
 
 
-def _own_boards(recipe: Recipe, members: Sequence[NodeId]) -> list[Board]:
+def own_boards(recipe: Recipe, members: Sequence[NodeId]) -> list[Board]:
     """Return the boards of this machine that have data of their own."""
     own = recipe.data.partition == "local"
     return [Board(name, k) for k, name in enumerate(members)] if own else []

@@ -17,7 +17,7 @@ from edgegossip import training
 from edgegossip.fleet.launch.gossip import LocalRun, run_gossip
 from edgegossip.fleet.launch.identities import identities
 from edgegossip.fleet.launch.outputs import Outputs
-from edgegossip.fleet.launch.preflight import notices, preflight, remark
+from edgegossip.fleet.launch.preflight import notices, own_boards, preflight, remark
 from edgegossip.fleet.launch.run_folders import conclude, make_folder, shown_when_it_fails
 from edgegossip.frame import RUN_ID_BYTES
 from edgegossip.node.spec import default_members
@@ -25,6 +25,7 @@ from edgegossip.recipe import Recipe
 from edgegossip.report.units import seconds_text
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise
+from edgegossip.training.check import data_doubts
 from edgegossip.types import ConfigError, DataError, NodeId
 
 
@@ -37,8 +38,9 @@ def run_fleet(recipe: Recipe, runs_dir: Path, *, plots: bool, as_json: bool, out
 
 
 def planned(recipe: Recipe, runs_dir: Path) -> dict[str, Any]:
-    """Check that the recipe can be run here, and return what would be: boards, rounds, model, bytes
-    and what a user should know. Nothing is started or written. Raises an EdgegossipError."""
+    """Check that the recipe can be run here on each board's data, and return what would be: boards,
+    rounds, model, bytes and what a user should know. Nothing is started or written. Raises an
+    EdgegossipError."""
     members = default_members(recipe.run.nodes)
     preflight(recipe, members)
     layout = training.layout_of(recipe)
@@ -51,7 +53,7 @@ def planned(recipe: Recipe, runs_dir: Path) -> dict[str, Any]:
         "values": layout.size,
         "codec": recipe.codec.name,
         "runs": str(runs_dir),
-        "notices": notices(recipe),
+        "notices": notices(recipe) + data_doubts(recipe, own_boards(recipe, members)),
     }
 
 

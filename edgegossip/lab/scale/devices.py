@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 import tomli_w
 
 from edgegossip.choices import did_you_mean
+from edgegossip.files import read_text
 from edgegossip.types import ConfigError
 
 DEFAULT = "default"  # rate of every codec that is not named
@@ -220,12 +221,11 @@ def _read(source: str, folder: Path, what: str, known: list[str]) -> tuple[dict[
         near = did_you_mean(source, known)
         raise ConfigError(f"no {what} named {source}{near} (there are: {', '.join(known)}; or a path to a .toml file)")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8")), path.stem
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ConfigError(f"cannot read {what} {path}: {reason}") from None
+        return tomllib.loads(read_text(path)), path.stem
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    except ValueError as error:
+        raise ConfigError(f"cannot read {what} {path}: {error}") from None
 
 
 def _check_sources(what: str, document: Mapping[str, Any], sources: Mapping[str, str]) -> None:

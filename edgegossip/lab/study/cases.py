@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.choices import did_you_mean
+from edgegossip.files import read_text
 from edgegossip.lab.study import attack, heat, link
 from edgegossip.lab.study.attack import Attack
 from edgegossip.lab.study.heat import HeatModel
@@ -157,10 +158,9 @@ def read_file(source: str) -> Plan:
         )
     else:
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-            raise ConfigError(f"cannot read the sweep file {path}: {reason}") from None
+            text = read_text(path)
+        except ValueError as error:
+            raise ConfigError(f"cannot read the sweep file {path}: {error}") from None
     try:
         return plan_of(tomllib.loads(text), source)
     except tomllib.TOMLDecodeError as error:

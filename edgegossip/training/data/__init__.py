@@ -9,8 +9,10 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgegossip.recipe import DataSection
 from edgegossip.training.data import schema
@@ -163,9 +165,9 @@ def open_data(section: DataSection, board: Board | None = None) -> DataSet:
     train = _first(train, section.train_examples)
     if test is None and section.test_share:
         train, test = _held_out(source, train, section.test_share)
-    about = schema.describe(source, train, test, class_names, section)
+    about, train, test = schema.describe(source, train, test, class_names, section)
     about = schema.scaled(about, train, section)
-    return DataSet(section.name, about, train, _first_of(test, section.test_examples))
+    return DataSet(source, about, train, _first_of(test, section.test_examples))
 
 
 def _entry(name: str) -> Entry:
@@ -209,7 +211,21 @@ def _first(part: Part, count: int) -> Part:
         return replace(part, begin=lambda: islice(part.begin(), count), length=min(part.length, count))
     if count >= len(part):
         return part
-    return part.only(np.arange(count, dtype=np.int64))
+    first = part.only(np.arange(count, dtype=np.int64))
+    if count > 1 and len(_classes(part)) > 1 == len(_classes(first)):
+        raise DataError(
+            f"the first {count} of {len(part)} examples are all of one class, as they lie in the order of their classes: set "
+            "data.train_examples (or test_examples) to 0, for all"
+        )
+    return first
+
+
+def _classes(part: Examples) -> NDArray[Any]:
+    """The different labels, where targets are labels."""
+    targets = part.targets
+    return (
+        np.unique(targets) if targets is not None and targets.ndim == 1 and targets.dtype == np.int64 else np.empty(0)
+    )
 
 
 def _first_of(test: Examples | None, count: int) -> Examples | None:

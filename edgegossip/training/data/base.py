@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -39,10 +39,23 @@ class Batch(NamedTuple):
 class Inputs(Protocol):
     """Gives inputs of many examples; they may live on disk."""
 
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """Return what their reader has to say of them, such as the columns that one is made of."""
+        return {}
+
     def __len__(self) -> int: ...
 
     def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         """Return inputs [len(indices), *shape], C-contiguous, in the order asked for."""
+
+
+def native(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the same values as this machine computes with them, C-contiguous: no bytes in another
+    order, and float64 for wider numbers, which torch lacks. As a rule the array itself."""
+    wide = array.dtype.kind == "f" and array.dtype.itemsize > 8
+    # not ascontiguousarray, which makes a scalar a vector
+    return np.asarray(array, np.float64 if wide else array.dtype.newbyteorder("="), order="C")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +63,14 @@ class InMemory(Inputs):
     """Holds inputs that are one array (or a memory map), [n, *shape]."""
 
     array: NDArray[Any]
+    told: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.array)
 
     @override
     def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        return np.ascontiguousarray(self.array[indices])
+        return native(self.array[indices])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +79,11 @@ class Selected(Inputs):
 
     inputs: Inputs
     indices: NDArray[np.int64]
+
+    @property
+    @override
+    def told(self) -> Mapping[str, Any]:
+        return self.inputs.told
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -97,7 +116,7 @@ class Examples:
         """Return these examples, in this order."""
         return Batch(
             self.inputs.take(indices),
-            None if self.targets is None else np.ascontiguousarray(self.targets[indices]),
+            None if self.targets is None else native(self.targets[indices]),
         )
 
     def only(self, indices: NDArray[np.int64]) -> Examples:
@@ -110,6 +129,15 @@ class Examples:
         inputs, targets = self.take(indices)
         return Examples(targets, InMemory(inputs))
 
+    def known_sums(self) -> tuple[int, NDArray[np.float64], NDArray[np.float64]] | None:
+        """Return count, sums and squares of the values of each channel, where they are known
+        without reading (`schema.Sums`)."""
+        return None
+
+    def account(self) -> dict[str, Any]:
+        """Return what was read and what was not, by words, where there is something to say."""
+        return dict(self.inputs.told)
+
 
 @dataclass(frozen=True, slots=True)
 class ItemInputs(Inputs):
@@ -118,6 +146,7 @@ class ItemInputs(Inputs):
 
     item: Callable[[int], Batch]
     count: int
+    told: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.count
@@ -142,7 +171,7 @@ class Items(Examples):
     def only(self, indices: NDArray[np.int64]) -> Items:
         targets = None if self.targets is None else self.targets[indices]
         item, kept = self.inputs.item, np.asarray(indices, np.int64)
-        return Items(targets, ItemInputs(lambda k: item(int(kept[k])), len(kept)))
+        return Items(targets, ItemInputs(lambda k: item(int(kept[k])), len(kept), self.inputs.told))
 
     @override
     def apart(self, indices: NDArray[np.int64]) -> Items:
@@ -166,6 +195,26 @@ class Stream:
 Part: TypeAlias = Examples | Stream
 
 
+def with_targets(part: Part, turned: Callable[[NDArray[Any]], NDArray[Any]]) -> Part:
+    """Return a part whose targets [n, ...] are `turned` into others, at once where they are at
+    hand, else as they come."""
+
+    def batch(taken: Batch) -> Batch:
+        return taken if taken.targets is None else Batch(taken.inputs, turned(np.asarray(taken.targets)))
+
+    def one(taken: Batch) -> Batch:
+        return taken if taken.targets is None else Batch(taken.inputs, turned(np.asarray(taken.targets)[None])[0])
+
+    if isinstance(part, Stream):
+        change = batch if part.batched else one
+        return replace(part, begin=lambda: map(change, part.begin()))
+    targets = None if part.targets is None else turned(part.targets)
+    if isinstance(part, Items):
+        item = part.inputs.item
+        return replace(part, targets=targets, inputs=replace(part.inputs, item=lambda k: one(item(k))))
+    return replace(part, targets=targets)
+
+
 @dataclass(frozen=True, slots=True)
 class Description:
     """Says what is known of a data set without opening it.
@@ -187,6 +236,7 @@ class Description:
     target: str = "class"
     target_shape: tuple[int, ...] = ()  # one target
     names: tuple[str, ...] = ()  # of the classes, where they have names
+    columns: tuple[str, ...] = ()  # that an input is made of, where it comes from a table
     # where mean and std come from: "none", "board", "declared"; "together": the model has its own
     scale: str = "declared"
 
@@ -216,6 +266,8 @@ class Description:
         }
         if self.names:
             facts["labels"] = names_fact(self.names)
+        if self.columns:
+            facts["columns"] = names_fact(self.columns)
         return facts
 
     def _scale(self) -> str:

@@ -35,6 +35,7 @@ from edgegossip.training.data.base import (
     Items,
     Part,
     Stream,
+    native,
     stacked,
 )
 from edgegossip.training.names import call_custom, import_function
@@ -92,13 +93,17 @@ def _who(function: Callable[..., Any], board: Board) -> dict[str, Any]:
 
 
 def _array(value: Any) -> NDArray[Any] | None:
-    """`value` as an array, or None where it is none. A torch tensor shares its memory."""
-    if isinstance(value, np.ndarray):
+    """`value` as an array, or None where it is none: torch tensors, tables of pandas and all that
+    numpy takes for an array. Memory is shared where that can be. What is masked becomes NaN, which
+    is refused with its place."""
+    if np.ma.is_masked(value):
+        value = value.astype(np.float64).filled(np.nan)
+    if isinstance(value, np.memmap):
         return value
     if type(value).__module__.split(".")[0] == "torch" and hasattr(value, "detach"):
-        array: NDArray[Any] = value.detach().cpu().numpy()
-        return array
-    return None
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value  # which numpy lacks
+    return np.asarray(value) if hasattr(type(value), "__array__") else None
 
 
 def _is_arrays(given: Any) -> bool:
@@ -129,8 +134,6 @@ def _arrays(source: str, inputs: NDArray[Any] | None, targets: NDArray[Any] | No
         raise DataError(f"{source}: there are no examples; at least one is needed")
     if targets is not None and (not targets.ndim or len(targets) != len(inputs)):
         raise DataError(f"{source}: expected a target for each of {len(inputs)} inputs, found {_shown(targets)}")
-    if targets is not None and targets.dtype.kind in "iub" and targets.ndim == 1:
-        targets = np.array(targets, np.int64)  # in memory, also where they were a map: all are looked at
     return Examples(targets, InMemory(inputs))
 
 
@@ -153,8 +156,6 @@ def _items(source: str, dataset: Any) -> Items:
     places = {count * k // _COMPARED for k in range(_COMPARED)} if count else set()
     if targets is not None and not all(_same(item(k).targets, targets[k]) for k in sorted(places)):
         targets = None
-    if targets is not None and targets.dtype.kind in "iub" and targets.ndim == 1:
-        targets = targets.astype(np.int64)
     return Items(targets, ItemInputs(item, count))
 
 
@@ -198,7 +199,7 @@ def _number(source: str, value: Any) -> NDArray[Any]:
             f"{source}: an example must be an input or (input, target), of arrays, tensors or "
             f"numbers; found {_shown(value)}"
         )
-    return array
+    return native(array)
 
 
 def _collected(source: str, stream: Stream) -> Examples:

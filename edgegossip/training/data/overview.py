@@ -14,13 +14,17 @@ import tomli_w
 
 from edgegossip.recipe import DataSection
 from edgegossip.training.data import open_data, schema
-from edgegossip.training.data.base import Board, Examples
+from edgegossip.training.data.base import Board, Description, Examples, Items
+from edgegossip.training.data.doubts import doubts
 from edgegossip.types import DataError
+
+_CHANNELS = 64  # whose ranges are told one by one
 
 
 def overview(section: DataSection, board: Board) -> dict[str, Any]:
     """Return what `board` holds, as JSON can have it: what one example is, how many there are of
-    each class, and the sums that normalisation is made of. Raises as `open_data` does."""
+    each class, what was read and passed over, the sums that normalisation is made of, and for the
+    owner's own eyes the ranges of inputs and what is doubtful. Raises as `open_data` does."""
     data = open_data(section, board)
     about, train = data.about, data.train
     counts = schema.counts(train, about)
@@ -36,12 +40,38 @@ def overview(section: DataSection, board: Board) -> dict[str, Any]:
         "examples": len(train) if isinstance(train, Examples) else train.length,
         "test_examples": 0 if data.test is None else len(data.test),
         "counts": None if counts is None else counts.tolist(),
+        "doubts": doubts(train, about),
     }
+    if isinstance(train, Examples):
+        read = train.account()
+        tested = {} if data.test is None else data.test.account()
+        document |= read | {f"test_{key}": value for key, value in tested.items() if value != read.get(key)}
+        document["ranges"] = _ranges(train, about)
     if isinstance(train, Examples) and about.dtype != "int64":
         sums = schema.Sums.of(train)
         document["count"] = sums.count
         document |= {"sum": sums.sum.tolist(), "squares": sums.squares.tolist()}
     return document
+
+
+def _ranges(train: Examples, about: Description) -> dict[str, str]:
+    """The least and the largest value of the inputs, by column or channel where these are few, and
+    of targets that are values. Of examples that come one at a time, nothing."""
+    if isinstance(train, Items):
+        return {}
+    names = about.columns or tuple(f"channel {k}" for k in range(about.shape[0]))
+    if about.dtype == "int64" or len(names) > _CHANNELS or len(names) != about.shape[0]:
+        names = ("inputs",)
+    found: dict[str, list[float]] = {}
+    for batch in schema.chunks(train):
+        parts = np.moveaxis(batch.inputs.reshape(len(batch.inputs), len(names), -1), 1, 0)
+        seen = dict(zip(names, parts, strict=True))
+        if about.target == "values" and batch.targets is not None:
+            seen["target"] = batch.targets
+        for name, values in seen.items():
+            low, high = found.get(name, [math.inf, -math.inf])
+            found[name] = [min(low, values.min().item()), max(high, values.max().item())]
+    return {name: f"{low:g} to {high:g}" for name, (low, high) in found.items()}
 
 
 def combine(files: Sequence[Path]) -> dict[str, Any]:
@@ -52,13 +82,14 @@ def combine(files: Sequence[Path]) -> dict[str, Any]:
     documents = [_read(file) for file in files]
     first = documents[0]
     shaped = ("target_shape",) if first["target"] in ("values", "places") else ()
-    for key in ("shape", "dtype", "target", *shaped, "labels"):
+    for key in ("shape", "dtype", "target", *shaped, "labels", "columns"):
         for file, other in zip(files, documents, strict=True):
-            unnamed = key == "labels" and not (other[key] and first[key])
-            if other[key] != first[key] and not unnamed:
+            ours, theirs = first.get(key), other.get(key)
+            unnamed = key in ("labels", "columns") and not (theirs and ours)
+            if theirs != ours and not unnamed:
                 raise DataError(
-                    f"{key} is {first[key]} in {files[0]} and {other[key]} in {file}; boards train "
-                    "together on one kind of data (declare data.labels to give classes one order)"
+                    f"{key} is {ours} in {files[0]} and {theirs} in {file}; boards train together on one kind of data "
+                    "(declare data.labels to give classes one order, data.params.columns for that of columns)"
                 )
     keys: dict[str, Any] = {key: first[key] for key in ("shape", "dtype", "target")}
     if first["target"] == "values":

@@ -7,6 +7,8 @@ model. What it leaves open is found here, on each board by itself, and compared 
 
 from __future__ import annotations
 
+import math
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 from edgegossip.choices import did_you_mean
 from edgegossip.recipe import DataSection
+from edgegossip.training.data import labels
 from edgegossip.training.data.base import (
     IGNORED,
     Batch,
@@ -29,18 +32,26 @@ from edgegossip.training.data.base import (
 from edgegossip.types import ConfigError, DataError
 
 MOST_CLASSES = 10_000_000  # as many as data.classes may be
+_VALUES = 1 << 20  # numbers that are looked at together
 _CHUNK = 4096  # rows of an array looked at together, so that a memory map is never read as a whole
 _DECODED = 64  # the same of pictures
 _MIDDLE = 127.5  # of a byte: images go to -1..1 where nobody has agreed on anything better
 
 
+def composed(name: str) -> str:
+    """Return a name as Unicode composes it (NFC): a Mac writes a letter with an accent as two."""
+    return unicodedata.normalize("NFC", name)
+
+
 def class_names(section: DataSection) -> tuple[str, ...]:
-    """Return the declared names of the classes. Raises ConfigError when they contradict
+    """Return the declared names of the classes, composed. Raises ConfigError when they contradict
     data.classes, or one is there twice."""
-    names = tuple(section.labels)
+    names = tuple(map(composed, section.labels))
     twice = next((name for k, name in enumerate(names) if name in names[:k]), None)
     if twice is not None:
         raise ConfigError(f"data.labels names {twice!r} twice; each class has one name")
+    if section.target == "values" and (names or section.classes):
+        raise ConfigError('data.target = "values" has no classes: leave data.classes and data.labels out')
     if names and section.classes and len(names) != section.classes:
         raise ConfigError(
             f"data.classes = {section.classes}, but data.labels has {len(names)} names; "
@@ -94,12 +105,16 @@ def _declared_places(section: DataSection, target: str, classes: int) -> tuple[i
 
 def describe(
     source: str, train: Part, test: Examples | None, names: Sequence[str], section: DataSection
-) -> Description:
-    """Return what one example of these parts is, without its normalisation.
+) -> tuple[Description, Part, Examples | None]:
+    """Return what one example of these parts is, without its normalisation, and the parts, whose
+    targets are int64[n] where they are classes.
 
     `names`: of the classes, where the data themselves have names. Raises DataError where the parts
     do not fit each other, or not what is declared; ConfigError where only a declaration helps."""
     first = sample(source, train)
+    if first.targets is not None and labels.are_classes(source, train, first.targets, section):
+        train, test = labels.settled(source, train, test, named=bool(names), section=section)
+        first = Batch(first.inputs, labels.as_labels(source, first.targets))
     dtype = _input_type(source, first.inputs, section)
     shape = first.inputs.shape[1:]
     if not shape:
@@ -112,7 +127,7 @@ def describe(
         _check_alike(source, first, sample(source, test))
         parts.append((f"{source}, test part", test))
     for where, part in parts:
-        _check_finite(where, part)
+        _check_numbers(where, part, dtype)
     target_shape = () if first.targets is None else first.targets.shape[1:]
     shaped = tuple(section.target_shape) if kind in ("values", "places") else ()
     if shaped and shaped != target_shape:
@@ -126,8 +141,9 @@ def describe(
         target=kind,
         target_shape=() if kind == "class" else target_shape,
         names=class_names(section) or tuple(names),
+        columns=tuple(train.account().get("columns", ())) if isinstance(train, Examples) else (),
     )
-    return replace(about, classes=_classes(parts, about, section))
+    return replace(about, classes=_classes(parts, about, section)), train, test
 
 
 def sample(source: str, part: Part) -> Batch:
@@ -192,8 +208,10 @@ class Sums:
     @classmethod
     def of(cls, examples: Examples) -> Sums:
         """Add up these examples, a few at a time."""
+        if (known := examples.known_sums()) is not None:
+            return cls(*known)
         total: Sums | None = None
-        for inputs, _ in _chunks(examples):
+        for inputs, _ in chunks(examples):
             part = inputs.reshape(len(inputs), inputs.shape[1], -1).astype(np.float64)
             count = part.shape[0] * part.shape[2]
             sums = cls(count, part.sum((0, 2)), np.square(part).sum((0, 2)))
@@ -213,6 +231,20 @@ class Sums:
         still = variance <= 1e-12 * np.maximum(np.square(mean), 1e-30)
         std = np.where(still, 1.0, np.sqrt(np.maximum(variance, 0.0)))
         return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def blurred(array: NDArray[Any]) -> NDArray[np.bool_]:
+    """Tell for each number of an example whether float32 cannot tell its values apart, over
+    examples [n, ...]: whether rounding moves one by more than a hundredth of their range."""
+    shape, kind, size = array.shape[1:], array.dtype.kind, array.dtype.itemsize
+    low, high, moved = np.full(shape, np.inf), np.full(shape, -np.inf), np.zeros(shape)
+    if size > {"f": 4, "i": 2, "u": 2}.get(kind, size):  # others fit into float32
+        rows = max(1, _VALUES // max(1, math.prod(shape)))
+        for start in range(0, len(array), rows):
+            exact = array[start : start + rows].astype(np.longdouble)  # holds every uint64
+            low, high = np.minimum(low, exact.min(0)), np.maximum(high, exact.max(0))
+            moved = np.maximum(moved, np.abs(exact.astype(np.float32) - exact).max(0))
+    return np.asarray((high > low) & (moved > 0.01 * (high - low)))
 
 
 def counts(train: Part, about: Description) -> NDArray[np.int64] | None:
@@ -243,7 +275,8 @@ def _declared_scale(about: Description, section: DataSection) -> Description:
     return replace(about, mean=mean, std=std, scale="declared")
 
 
-def _chunks(examples: Examples) -> Iterator[Batch]:
+def chunks(examples: Examples) -> Iterator[Batch]:
+    """Yield all examples in their order, a few at a time."""
     step = _DECODED if isinstance(examples, Items) else _CHUNK
     for start in range(0, len(examples), step):
         yield examples.take(np.arange(start, min(start + step, len(examples)), dtype=np.int64))
@@ -285,7 +318,9 @@ def _target_kind(source: str, first: Batch, dtype: str, section: DataSection) ->
         found, fitting = "values", ("values", "labels") if targets.ndim == 2 else ("values",)
         shown = f"targets are {targets.dtype}{list(targets.shape[1:])}"
     else:
-        raise DataError(f"{source}: targets are {targets.dtype}; expected whole or real numbers, or bool")
+        raise DataError(
+            f"{source}: targets are {targets.dtype}; expected whole or real numbers, or bool: number classes from 0"
+        )
     if wanted == "auto":
         return found
     if wanted not in (*fitting, "none"):
@@ -310,20 +345,39 @@ def _check_alike(source: str, train: Batch, test: Batch) -> None:
             raise DataError(f"{source}: training {what} are {shown[0]}, test {what} {shown[1]}; expected the same")
 
 
-def _check_finite(source: str, part: Part) -> None:
-    """Look through arrays in memory. Maps of files may be larger than memory and wait for their
-    batches (`DataLoader`)."""
+def finite(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Tell for each value whether float32 has it as a finite number, or of a whole number whether
+    int64 has it."""
+    if values.dtype.kind != "f":
+        return np.asarray(values <= np.iinfo(np.int64).max)
+    with np.errstate(over="ignore"):
+        return np.isfinite(values.astype(np.float32, copy=False))
+
+
+def _check_numbers(source: str, part: Part, dtype: str) -> None:
+    """Look through arrays in memory: each value is a number of float32, and not the same there as
+    all others. Maps of files may be larger than memory and wait for their batches
+    (`DataLoader`)."""
     if isinstance(part, Stream | Items):
         return
     arrays = [("inputs", part.inputs.array)] if isinstance(part.inputs, InMemory) else []
     if part.targets is not None:
         arrays.append(("targets", part.targets))
     for what, array in arrays:
-        if array.dtype.kind != "f" or isinstance(array, np.memmap):
+        tokens = what == "inputs" and dtype == "int64"
+        if not (array.dtype.kind == "f" or tokens) or isinstance(array, np.memmap):
             continue
         for start in range(0, len(array), _CHUNK):
-            if not np.isfinite(array[start : start + _CHUNK]).all():
-                raise DataError(f"{source}: {what} {start} to {start + _CHUNK - 1} hold a NaN or an infinity")
+            if not (fine := finite(array[start : start + _CHUNK])).all():
+                k = start + int(np.argwhere(~fine)[0][0])
+                raise DataError(f"{source}: {what}[{k}] holds a NaN, an infinity, or a number too large for its type")
+    if dtype == "float32" and isinstance(part.inputs, InMemory) and not isinstance(part.inputs.array, np.memmap):
+        array = part.inputs.array
+        for place in np.argwhere(blurred(array))[:1].tolist():
+            raise DataError(
+                f"{source}: inputs are {array.dtype}, and float32 cannot tell the values at {place} of an input apart: "
+                "subtract a constant from them"
+            )
 
 
 def _classes(parts: Sequence[tuple[str, Part]], about: Description, section: DataSection) -> int:
@@ -362,7 +416,20 @@ def _classes(parts: Sequence[tuple[str, Part]], about: Description, section: Dat
         raise DataError(
             f"{parts[0][0]}: found the label {most}; if these are numbers and no classes, set data.target = values"
         )
+    _check_several(*parts[0], wanted or most + 1, about, section)
     return wanted or most + 1
+
+
+def _check_several(source: str, train: Part, classes: int, about: Description, section: DataSection) -> None:
+    """Raise DataError where all training examples are of one class, those of all boards as far as
+    is known here: then a loss of 0 is no success."""
+    labels = None if isinstance(train, Stream) or about.target != "class" else train.targets
+    same = labels is not None and len(labels) > 1 and bool((labels == labels[0]).all())
+    if about.target in ("class", "places") and (classes == 1 or (same and section.partition != "local")):
+        raise DataError(
+            f"{source}: all examples are of one class, so there is nothing to learn: look at the column or the folders that "
+            "classes are read from (if a board has one class of several, declare data.labels or data.classes)"
+        )
 
 
 def _unread(part: Examples, about: Description) -> bool:
@@ -378,13 +445,13 @@ def _range(part: Examples, about: Description) -> tuple[int, int]:
     """The smallest and largest label of a part, those that do not count apart."""
     low, high = 0, -1
     if about.target == "tokens":
-        chunks: Iterator[Any] = (batch.inputs for batch in _chunks(part))
+        found: Iterator[Any] = (batch.inputs for batch in chunks(part))
     elif part.targets is None:
-        chunks = (batch.targets for batch in _chunks(part))
+        found = (batch.targets for batch in chunks(part))
     else:
         targets = part.targets
-        chunks = (targets[k : k + _CHUNK] for k in range(0, len(targets), _CHUNK))
-    for values in chunks:
+        found = (targets[k : k + _CHUNK] for k in range(0, len(targets), _CHUNK))
+    for values in found:
         if about.target == "places":
             values = values[values != IGNORED]
         if values.size:

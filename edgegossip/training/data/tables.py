@@ -4,15 +4,20 @@
     what `Dataset.save_to_disk` of the package datasets wrote, also with "train" and "test"
 
 data.params: target, the column to predict, or a list of columns of numbers (left out: none);
-columns, those that make an input, in this order (left out: all others); for csv also delimiter. A
-target column of text or whole numbers is a class, one of other numbers a value; data.target says
-which where that is wrong. csv needs nothing, parquet pyarrow, huggingface datasets.
+columns, those that make an input, in this order (left out: all others); for csv also delimiter, and
+decimal, the mark before fractions. A target column of text or whole numbers is a class, one of
+other numbers a value; what may be either is asked (`columns`). csv needs nothing, parquet pyarrow,
+huggingface datasets.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+import io
+import re
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,36 +26,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.choices import did_you_mean
+from edgegossip.files import read_text
 from edgegossip.recipe import DataSection
-from edgegossip.training.data import schema
+from edgegossip.training.data import columns, picture_column, pictures
 from edgegossip.training.data.base import Batch, Board, Examples, InMemory, ItemInputs, Items
+from edgegossip.training.data.columns import Column
 from edgegossip.training.data.custom import Parts
 from edgegossip.training.data.folders import own_folder
 from edgegossip.training.names import unknown
 from edgegossip.types import ConfigError, DataError, HostError
 
+_MARKS = {"delimiter": ";", "decimal": ","}
 _NEEDS = {
     "parquet": ("pyarrow", "pip install pyarrow"),
     "huggingface": ("datasets", "pip install datasets"),
 }
-Columns = Mapping[str, list[Any]]  # name -> a value a row
+_INDEX = re.compile(r"__index_level_\d+__")  # the rows' own names, which pandas writes beside its columns
 
 
 def check(section: DataSection) -> None:
     """Raise ConfigError for unknown or unfit parameters, HostError without the package that reads
     this kind of table."""
-    allowed = ("target", "columns", *(["delimiter"] if section.name == "csv" else []))
+    own: Mapping[str, Iterable[str]] = {"csv": _MARKS, "huggingface": pictures.PARAMS}
+    allowed = ("target", "columns", *own.get(section.name, ()))
     for key, value in section.params.items():
         if key not in allowed:
             raise unknown(f"a key of data.params for {section.name}", key, allowed)
+        if key in pictures.PARAMS:
+            continue  # looked at where a column holds pictures
         texts = isinstance(value, list) and value and all(isinstance(v, str) for v in value)
-        if not isinstance(value, str) and not (texts and key != "delimiter"):
-            raise ConfigError(
-                f"data.params.{key} = {value!r}: name a column" + " or a list of columns" * (key != "delimiter")
-            )
-    delimiter = section.params.get("delimiter", ",")
-    if len(delimiter) != 1:
-        raise ConfigError(f"data.params.delimiter = {delimiter!r}: it is one character, such as ;")
+        if key in _MARKS and (not isinstance(value, str) or len(value) != 1):
+            raise ConfigError(f"data.params.{key} = {value!r}: it is one character, such as {_MARKS[key]}")
+        if not isinstance(value, str) and not texts:
+            raise ConfigError(f"data.params.{key} = {value!r}: name a column or a list of columns")
+    if section.params.get("decimal", ".") not in ".,":
+        raise ConfigError(f"data.params.decimal = {section.params['decimal']!r}: it is a point or a comma")
     if section.name in _NEEDS:
         module, cure = _NEEDS[section.name]
         if find_spec(module) is None:
@@ -70,16 +80,51 @@ def load(section: DataSection, folder: str, board: Board) -> Parts:
     root = own_folder(section.name, folder)
     if section.name == "huggingface":
         return _huggingface(root, section)
-    train, test = _files(root, section.name)
-    tables = [(path, _read(path, section)) for path in (train, test) if path is not None]
-    targets = _wanted(section)
-    names: dict[str, int] = {}
-    if len(targets) == 1 and section.target != "values":
-        words = [v for _, table in tables for v in table[targets[0]] if isinstance(v, str)]
-        if words:
-            names = schema.numbered(str(root), list(dict.fromkeys(words)), section)
-    parts = [_part(path, table, targets, names, section) for path, table in tables]
-    return parts[0], parts[1] if test is not None else None, tuple(names)
+    tables = [_read(path, section) for path in _files(root, section.name) if path is not None]
+    found, names = _targets([table.targets for table in tables], section)
+    parts = [table.examples(targets) for table, targets in zip(tables, found, strict=True)]
+    return parts[0], parts[1] if len(parts) > 1 else None, names
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Is what was read of a file: the columns of the inputs and of the targets, and what was left
+    out."""
+
+    inputs: Sequence[Column]
+    targets: Sequence[Column]
+    told: Mapping[str, Any]
+
+    def examples(self, targets: NDArray[Any] | None) -> Examples:
+        """Return the rows as examples."""
+        wide = next((c for c in self.inputs if np.ndim(c.values) > 1), None)
+        if wide is None:
+            made: NDArray[Any] = np.stack([c.float32() for c in self.inputs], axis=1)
+        elif len(self.inputs) > 1:
+            raise DataError(
+                f"{wide.file}: column {wide.name} holds lists, which cannot stand beside others; make it the only input"
+            )
+        else:
+            made = np.asarray(wide.values)
+            made = wide.float32() if made.dtype.kind == "f" else made
+        return Examples(targets, InMemory(made, self.told))
+
+
+def _targets(
+    tables: Sequence[Sequence[Column]], section: DataSection
+) -> tuple[list[NDArray[Any] | None], tuple[str, ...]]:
+    """The targets of the training and the test table, and the names of classes."""
+    width = len(tables[0])
+    if width < 2:
+        found, names = columns.targets([table[0] for table in tables], section) if width else ([], ())
+        return list(found) or [None] * len(tables), names
+    made = [np.stack([c.float32("values are") for c in table], axis=1) for table in tables]
+    if section.target != "labels":
+        return list(made), ()
+    for table, values in zip(tables, made, strict=True):
+        for k, j in np.argwhere((values != 0) & (values != 1))[:1]:
+            raise DataError(f"{table[j].at(k)} holds {values[k, j]:g}, and with data.target = labels all are 0 or 1")
+    return [values.astype(bool) for values in made], ()
 
 
 def _files(root: Path, kind: str) -> tuple[Path, Path | None]:
@@ -101,10 +146,15 @@ def _wanted(section: DataSection) -> list[str]:
 
 def _chosen(path: Path, there: Sequence[str], section: DataSection) -> list[str]:
     """The columns to read, inputs first. Raises DataError for one that is not there."""
-    targets, columns = _wanted(section), section.params.get("columns")
-    inputs = [columns] if isinstance(columns, str) else columns
+    targets, chosen = _wanted(section), section.params.get("columns")
+    inputs = [chosen] if isinstance(chosen, str) else chosen
     if inputs is None:
-        inputs = [name for name in there if name not in targets]
+        inputs = [name for name in there if name not in targets and not _INDEX.fullmatch(name)]
+        if "" in inputs:
+            raise DataError(
+                f"{path}: column {there.index('') + 1} of {len(there)} has no name, as pandas writes its index and as a "
+                "separator at the end of lines makes it; name it, or choose with data.params.columns"
+            )
     for name in (*inputs, *targets):
         if there.count(name) > 1:
             raise DataError(f"{path}: there are {there.count(name)} columns {name!r}; give each a name of its own")
@@ -120,125 +170,124 @@ def _chosen(path: Path, there: Sequence[str], section: DataSection) -> list[str]
     return [*inputs, *targets]
 
 
-def _read(path: Path, section: DataSection) -> Columns:
-    """The chosen columns, each with its values; text only where it is no number."""
+def _read(path: Path, section: DataSection) -> _Table:
+    """The chosen columns of one file."""
     if section.name == "csv":
         return _read_csv(path, section)
     import pyarrow.parquet as parquet
 
     try:
         file = parquet.ParquetFile(path)
-        names = _chosen(path, file.schema_arrow.names, section)
+        there = file.schema_arrow.names
+        names = _chosen(path, there, section)
         table = file.read(columns=names)
-        return {name: table.column(name).to_pylist() for name in names}
     except (OSError, ValueError) as error:  # pyarrow's own are kinds of these
         raise DataError(f"{path} cannot be read as parquet: {error}") from None
+    return _table(names, [_typed(path, name, table.column(name)) for name in names], there, section)
 
 
-def _read_csv(path: Path, section: DataSection) -> Columns:
+def _table(names: Sequence[str], read: Sequence[Column], there: Sequence[str], section: DataSection) -> _Table:
+    inputs = len(names) - len(_wanted(section))
+    told: dict[str, Any] = {"columns": list(names[:inputs])}
+    if left := [name for name in there if name not in names]:
+        told["left_out"] = left
+    return _Table(read[:inputs], read[inputs:], told)
+
+
+def _read_csv(path: Path, section: DataSection) -> _Table:
+    delimiter, decimal = section.params.get("delimiter", ","), section.params.get("decimal", ".")
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.reader(file, delimiter=section.params.get("delimiter", ","))
-            header = [name.strip() for name in next(rows, [])]
-            names = _chosen(path, header, section)
-            places = [header.index(name) for name in names]
-            columns: dict[str, list[Any]] = {name: [] for name in names}
-            for row in rows:
-                if not row:
-                    continue
-                if len(row) != len(header):
-                    raise DataError(
-                        f"{path}, line {rows.line_num}: expected {len(header)} values, as in the first line, "
-                        f"found {len(row)}"
-                    )
-                for name, place in zip(names, places, strict=True):
-                    text = row[place].strip()
-                    if not text:
-                        raise DataError(f"{path}, line {rows.line_num}: column {name} is empty")
-                    columns[name].append(_number(text))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} cannot be read as csv in UTF-8: {error}") from None
-    return columns
-
-
-def _number(text: str) -> int | float | str:
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _part(
-    path: Path,
-    table: Columns,
-    targets: Sequence[str],
-    names: Mapping[str, int],
-    section: DataSection,
-) -> Examples:
-    inputs = [name for name in table if name not in targets]
-    columns = [_column(path, name, table[name]) for name in inputs]
-    if len(columns) == 1 and columns[0].ndim > 1:
-        stored = columns[0]
-    else:
-        wide = next((name for name, c in zip(inputs, columns, strict=True) if c.ndim > 1), None)
-        if wide is not None:
+        rows = csv.reader(io.StringIO(read_text(path)), delimiter=delimiter, strict=True)
+        there = [name.strip() for name in next(rows, [])]
+        other = next((mark for mark in ";\t|," if len(there) == 1 and mark != delimiter and mark in there[0]), None)
+        if other is not None:
             raise DataError(
-                f"{path}: column {wide} holds lists, which cannot stand beside others; make it the only input"
+                f"{path}, line 1: there is no {delimiter!r} in it, and {other!r} is: set data.params.delimiter = {other!r}"
             )
-        stored = np.stack([c.astype(np.float32) for c in columns], axis=1)
-    if stored.dtype == np.float64:
-        stored = stored.astype(np.float32)
-    return Examples(_targets(path, table, targets, names, section), InMemory(stored))
+        names = _chosen(path, there, section)
+        places = [there.index(name) for name in names]
+        inputs = len(names) - len(_wanted(section))
+        cells: list[Any] = [array("d") if k < inputs else [] for k in range(len(names))]
+        lines = array("q")
+        blank = 0
+        for row in rows:
+            if not row:
+                blank += 1
+                continue
+            line = rows.line_num
+            if len(row) != len(there):
+                raise DataError(
+                    f"{path}, line {line}: expected {len(there)} values, as in the first line, found {len(row)}"
+                )
+            lines.append(line)
+            for k, (name, place) in enumerate(zip(names, places, strict=True)):
+                text = row[place].strip()
+                if not text:
+                    raise DataError(f"{path}, line {line}: column {name} is empty")
+                cell = columns.number(text, decimal) if k < inputs else text
+                if cell != cell:
+                    raise columns.unfit(f"{path}, line {line}: column {name}", text, "inputs are numbers")
+                cells[k].append(cell)
+    except csv.Error as error:
+        raise DataError(f"{path}, line {rows.line_num}: cannot be read as csv: {error}") from None
+    except ValueError as error:
+        raise DataError(f"{path} cannot be read as csv: {error}") from None
+    values = [np.array(column) for column in cells[:inputs]] + cells[inputs:]
+    read = [Column(path, name, column, lines, True, decimal) for name, column in zip(names, values, strict=True)]
+    table = _table(names, read, there, section)
+    _check_header(path, table.inputs)
+    return replace(table, told={**table.told, "blank_lines": blank}) if blank else table
 
 
-def _targets(
-    path: Path,
-    table: Columns,
-    targets: Sequence[str],
-    names: Mapping[str, int],
-    section: DataSection,
-) -> NDArray[Any] | None:
-    if not targets:
-        return None
-    if len(targets) > 1:
-        columns = [_column(path, name, table[name]) for name in targets]
-        whole = section.target == "labels"
-        return np.stack([c.astype(bool if whole else np.float32) for c in columns], axis=1)
-    values = table[targets[0]]
-    if names:
-        mixed = next((v for v in values if not isinstance(v, str)), None)
-        if mixed is not None:
-            raise DataError(
-                f"{path}: column {targets[0]} holds {mixed!r} among texts; its classes are texts or numbers"
-            )
-        return np.array([names[v] for v in values], np.int64)
-    column = _column(path, targets[0], values)
-    if column.dtype.kind == "f" or section.target == "values":
-        return column.astype(np.float32)
-    return column.astype(np.int64)
+def _check_header(path: Path, inputs: Sequence[Column]) -> None:
+    """Raise DataError where the first line is one of the data: where names are numbers, and half
+    of them among those of their column. Columns may be numbered: 0, 1, 2."""
+    named = [c for c in inputs if not np.isnan(c.number(c.name))]
+    if not named or not len(named[0].values) or [c.name for c in named] == [str(k) for k in range(len(named))]:
+        return
+    inside = 0
+    for column in named:
+        values, name = column.float32(), column.number(column.name)
+        low, high = float(values.min()), float(values.max())
+        inside += low - (high - low) <= name <= high + (high - low)
+    if 2 * inside < len(named):  # such as wavelengths
+        return
+    raise DataError(
+        f"{path}, line 1: it holds numbers ({named[0].name}) and no names of columns: put a first line with names"
+    )
 
 
-def _column(path: Path, name: str, values: list[Any]) -> NDArray[Any]:
-    """A column of numbers, or of lists of numbers that are all as long. Raises DataError."""
+def _typed(path: Path, name: str, found: Any) -> Column:
+    """A column of pyarrow (`ChunkedArray`): numbers, texts, or lists of numbers that are all as
+    long. Raises DataError for others, and for missing values."""
+    from pyarrow import types
+
+    kind = found.type
+    if types.is_dictionary(kind):
+        found, kind = found.cast(kind.value_type), kind.value_type
+    if found.null_count:
+        row = int(np.argmax(found.is_null().to_numpy())) + 1
+        raise DataError(f"{path}, row {row}: column {name} holds nothing (null): fill it, or leave the row out")
+    if types.is_string(kind) or types.is_large_string(kind):
+        return Column(path, name, found.to_pylist())
+    if types.is_decimal(kind):
+        return Column(path, name, np.array([float(value) for value in found.to_pylist()], np.float64))
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+        return Column(path, name, found.to_numpy())
+    if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
+        raise DataError(
+            f"{path}: column {name} holds {kind}, and columns hold numbers, texts or lists of numbers: turn it into such, "
+            "or choose others with data.params.columns"
+        )
+    rows = found.to_pylist()
     try:
-        column = np.array(values)
+        values = np.array(rows)
     except ValueError:
         raise DataError(f"{path}: column {name} holds lists of different lengths; pad them") from None
-    if column.dtype.kind not in "iufb":
-        row, value = next(
-            ((k, v) for k, v in enumerate(values) if isinstance(v, str) or v is None),
-            (0, values[:1]),
-        )
-        what = "nothing" if value is None else repr(value)
-        raise DataError(
-            f"{path}: column {name} holds {what} (row {row + 1}), and inputs are numbers: leave it out with "
-            "data.params.columns, or make it numbers"
-        )
-    return column
+    if values.dtype.kind not in "iufb":
+        bad = next((k for k, row in enumerate(rows) if np.array(row).dtype.kind not in "iufb"), 0)
+        raise DataError(f"{path}, row {bad + 1}: column {name} holds {rows[bad]!r:.80}, and lists hold numbers")
+    return Column(path, name, values)
 
 
 def _huggingface(root: Path, section: DataSection) -> Parts:
@@ -254,39 +303,56 @@ def _huggingface(root: Path, section: DataSection) -> Parts:
         if "train" not in opened:
             raise DataError(f'{root}: expected a part named "train" (and "test"), found {", ".join(opened)}')
         train, test = opened["train"], opened.get("test")
-    targets = _wanted(section)
-    feature = train.features.get(targets[0]) if len(targets) == 1 else None
+    parts = [part for part in (train, test) if part is not None]
+    wanted = _wanted(section)
+    feature = train.features.get(wanted[0]) if len(wanted) == 1 else None
     names = tuple(getattr(feature, "names", ()) or ())
-    made = [_rows(root, part, targets, section) for part in (train, test) if part is not None]
+    if names and not section.labels:  # theirs have an order of their own
+        section = replace(section, labels=list(names))
+    found: list[NDArray[Any] | None] = [None] * len(parts)
+    if not any(type(train.features.get(name)).__name__ == "Image" for name in wanted):  # masks stay on the disk
+        given = [[_column(root, part, name, names) for name in wanted] for part in parts]
+        found, names = _targets(given, section)
+    made = [_rows(root, part, targets, section) for part, targets in zip(parts, found, strict=True)]
+    pictures.check_together(made, [f"{root}, {name}" for name in ("train", "test")[: len(made)]])
     return made[0], made[1] if test is not None else None, names
 
 
-def _rows(root: Path, dataset: Any, targets: Sequence[str], section: DataSection) -> Items:
+def _column(root: Path, dataset: Any, name: str, names: Sequence[str]) -> Column:
+    """A column of targets; `names`: of its classes."""
+    _chosen(root, dataset.column_names, DataSection(params={"target": name}))
+    read = _typed(root, name, dataset.select_columns([name]).with_format("arrow")[:][name])
+    if not names:
+        return read
+    numbers = read.values
+    if (bad := next((k for k, v in enumerate(numbers) if not 0 <= int(v) < len(names)), None)) is not None:
+        raise DataError(f"{read.at(bad)} holds {numbers[bad]}, which is none of its {len(names)} classes")
+    return replace(read, values=[names[int(v)] for v in numbers])
+
+
+def _rows(root: Path, dataset: Any, targets: NDArray[Any] | None, section: DataSection) -> Items:
+    wanted = _wanted(section)
     names = _chosen(root, dataset.column_names, section)
-    inputs = names[: len(names) - len(targets)]
-    pictures = {name for name in inputs if type(dataset.features[name]).__name__ == "Image"}
-    rows = dataset.select_columns(names).with_format("numpy")
+    inputs = names[: len(names) - len(wanted)]
+    shown = picture_column.find(root, dataset.features, inputs, section)
+    apart = wanted if targets is None else []  # targets that are read with their inputs
+    rows = dataset.select_columns(apart if shown else [*inputs, *apart]).with_format("numpy")
 
     def value(row: Mapping[str, Any], name: str) -> NDArray[Any]:
         found = np.asarray(row[name])
-        if name in pictures:
-            grey = found.ndim == 2
-            return found[None] if grey else np.ascontiguousarray(found.transpose(2, 0, 1))
         if found.dtype.kind not in "iufb":
             raise DataError(f"{root}: column {name} holds {found.dtype}, and inputs are numbers: leave it out")
         return found
 
     def joined(row: Mapping[str, Any], chosen: Sequence[str]) -> NDArray[Any]:
         found = [value(row, name) for name in chosen]
-        return found[0] if len(found) == 1 else np.stack(found)
+        return found[0] if len(found) == 1 and found[0].ndim else np.stack(found)
 
     def item(k: int) -> Batch:
         row = rows[k]
-        return Batch(joined(row, inputs), joined(row, targets) if targets else None)
+        return Batch(joined(row, inputs), joined(row, apart) if apart else None if targets is None else targets[k])
 
-    labels = None
-    if len(targets) == 1:
-        column = np.asarray(rows.select_columns(targets)[:][targets[0]])
-        if column.dtype.kind in "iub" and column.ndim == 1 and section.target != "values":
-            labels = column.astype(np.int64)
-    return Items(labels, ItemInputs(item, len(rows)))
+    if shown:
+        target = (lambda k: joined(rows[k], apart)) if apart else None
+        return picture_column.read(root, dataset, shown, section, targets, target)
+    return Items(targets, ItemInputs(item, len(rows), {"columns": inputs}))

@@ -13,6 +13,7 @@ begins with a classification token, ends with a separator, and id 0 fills it up.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 import unicodedata
@@ -25,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgegossip.files import read_text
 from edgegossip.training.data.base import DataSet, Description, Examples, Inputs
 from edgegossip.training.data.folders import data_root
 from edgegossip.types import DataError
@@ -124,14 +126,14 @@ def tokeniser_of(folder: Path) -> HashedWords | WordPiece:
     path = folder / "vocab.txt"
     if not path.is_file():
         return HashedWords()
-    tokens = path.read_text("utf-8", "replace").splitlines()
+    tokens = _text(path).splitlines()
     lower = not any(t != t.lower() for t in tokens if not (t.startswith("[") and t.endswith("]")))
     return WordPiece(path, {token: k for k, token in enumerate(tokens)}, lower, lower)
 
 
 def _of_json(path: Path) -> WordPiece:
     try:
-        settings = json.loads(path.read_text("utf-8"))
+        settings = json.loads(_text(path))
         model, normalizer = settings["model"], settings.get("normalizer") or {}
         kind, vocabulary = model.get("type", "WordPiece"), dict(model["vocab"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -192,21 +194,29 @@ def load(name: str, folder: str, about: Description) -> DataSet:
 _Part = tuple[list[str], list[int]]  # texts and labels
 
 
+def _text(path: Path) -> str:
+    """The text of a file. Raises DataError, with the line, for bytes that are no text."""
+    try:
+        return read_text(path)
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
 def _ag_news(path: Path) -> list[_Part]:
     return [_articles(path / file) for file in _AG_NEWS]
 
 
 def _articles(path: Path) -> _Part:
     texts, labels = [], []
-    with path.open(encoding="utf-8", newline="") as file:
-        try:
-            for row in csv.reader(file):
-                if len(row) != 3 or row[0] not in ("1", "2", "3", "4"):
-                    raise ValueError("a line is a class from 1 to 4, a title and a description")
-                texts.append(f"{row[1]} {row[2]}".replace("\\", " "))  # which stands for a new line
-                labels.append(int(row[0]) - 1)
-        except (ValueError, csv.Error) as error:  # UnicodeDecodeError is a ValueError
-            raise DataError(f"{path}, article {len(labels) + 1}: {error}") from error
+    rows = csv.reader(io.StringIO(_text(path)), strict=True)
+    try:
+        for row in rows:
+            if len(row) != 3 or row[0] not in ("1", "2", "3", "4"):
+                raise ValueError("a line is a class from 1 to 4, a title and a description")
+            texts.append(f"{row[1]} {row[2]}".replace("\\", " "))  # which stands for a new line
+            labels.append(int(row[0]) - 1)
+    except (ValueError, csv.Error) as error:
+        raise DataError(f"{path}, line {rows.line_num}: {error}") from error
     if not labels:
         raise DataError(f"{path} has no articles")
     return texts, labels
@@ -219,7 +229,7 @@ def _sentences(path: Path) -> list[_Part]:
     test: _Part = [], []
     seen = set()
     for file in _texts(path):
-        for sentence in sentences_of(file.read_text("utf-8", "replace")):
+        for sentence in sentences_of(_text(file)):
             label = class_of(sentence)
             if label is None or sentence in seen:
                 continue

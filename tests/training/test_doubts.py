@@ -1,0 +1,113 @@
+"""Data from which nothing can be learnt, at whatever learning rate: said before anybody trains."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from edgegossip import recipe as recipes
+from edgegossip import training
+from edgegossip.recipe import DataSection
+from edgegossip.telemetry.run_folder import RunFolder, read_run
+from edgegossip.training.data import open_data
+from edgegossip.training.data.doubts import doubts
+from edgegossip.types import DataError, UsageError
+from tests.training.fakes import recipe
+
+RANDOM = np.random.default_rng(0)
+NORMAL = RANDOM.standard_normal((200, 3)).astype(np.float32)
+FAINT = RANDOM.integers(11, 14, (200, 1, 8, 8)).astype(np.uint8)  # 12 bits in a picture of 16
+HUGE = NORMAL * np.array([1, 5, 1], np.float32) + np.array([0, 1013, 0], np.float32)
+CLASSES, VALUES = np.arange(200) % 2, RANDOM.standard_normal(200).astype(np.float32)
+
+
+@pytest.fixture
+def section(tmp_path):
+    def saved(inputs, targets, **keys) -> DataSection:
+        np.savez(tmp_path / "data.npz", train_inputs=inputs, train_targets=targets)
+        return DataSection(**{"name": "npz", "dir": str(tmp_path), "partition": "local", **keys})
+
+    return saved
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "keys", "said"),
+    [
+        (np.full((200, 3), 255, np.float32), CLASSES, {}, "every value is 255.0 in the 64 that were looked at"),
+        (np.tile(NORMAL[:1], (20, 1)), CLASSES[:20], {}, "every input is the same, and nothing can be told apart"),
+        (np.full((200, 1, 8, 8), 255, np.uint8), CLASSES, {}, "every value is 255"),
+        (np.ones((200, 5), np.int64), CLASSES, {}, "every value is 1"),
+        (FAINT, CLASSES, {}, "inputs hardly differ: they are 11 to 13, .* data.params.range"),
+        (HUGE, CLASSES, {}, r"channel 2 of 3 has values of about 1\.01e\+03 .* set data\.normalise = board"),
+        (NORMAL, 3e5 + 1e4 * VALUES, {}, r"targets are of about 3\.02e\+05, .* subtract a constant and divide"),
+        (NORMAL, np.ones(200, np.float32), {}, "every target is the same"),
+    ],
+)
+def test_what_leaves_nothing_to_learn_is_said(section, inputs, targets, keys, said) -> None:
+    data = open_data(section(inputs, targets, **keys))
+    (found,) = doubts(data.train, data.about)
+    assert re.search(said, found)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "keys"),
+    [
+        (NORMAL, CLASSES, {}),
+        (NORMAL, 20 * VALUES, {}),
+        (HUGE, CLASSES, {"normalise": "board"}),
+        (HUGE, CLASSES, {"normalise": "together"}),
+        (HUGE, CLASSES, {"mean": [0.0, 1013.0, 0.0], "std": [1.0, 5.0, 1.0]}),
+        (FAINT, CLASSES, {"normalise": "board"}),
+        (np.eye(200, dtype=np.float32), CLASSES, {}),  # a word in a bag of 200
+        (NORMAL[:1], CLASSES[:1], {"classes": 2}),
+    ],
+)
+def test_of_other_data_nothing_is_said(section, inputs, targets, keys) -> None:
+    data = open_data(section(inputs, targets, **keys))
+    assert doubts(data.train, data.about) == []
+
+
+def test_the_column_is_named_that_is_far_too_large(tmp_path) -> None:
+    (tmp_path / "train.csv").write_text("hPa,C,rain\n" + "".join(f"{1000 + k},{k % 30},{k % 2}\n" for k in range(90)))
+    keys = {"partition": "local", "params": {"target": "rain"}, "classes": 2}
+    data = open_data(DataSection(**{"name": "csv", "dir": str(tmp_path), **keys}))
+    (found,) = doubts(data.train, data.about)
+    assert found.startswith("column hPa has values of about 1.0")
+
+
+def test_nothing_is_said_of_the_digits() -> None:
+    data = open_data(recipe().data)
+    assert doubts(data.train, data.about) == []
+
+
+@pytest.mark.parametrize("keys", [{}, {"classes": 2, "partition": "iid"}, {"classes": 1}])
+def test_one_class_is_nothing_to_learn(section, keys) -> None:
+    with pytest.raises(DataError, match="all examples are of one class, so there is nothing to learn"):
+        open_data(section(NORMAL, np.zeros(200, int), **keys))
+
+
+def test_a_board_may_have_one_class_of_several(section) -> None:
+    assert open_data(section(NORMAL, np.zeros(200, int), classes=2)).about.classes == 2
+
+
+def test_a_board_says_it_before_it_trains(section, tmp_path) -> None:
+    chosen = recipe(data={"name": "npz", "dir": section(HUGE, CLASSES).dir, "partition": "local"})
+    folder = RunFolder.create(tmp_path / "runs", "own", recipes.to_toml(chosen), {})
+    training.build_workload(chosen, 0, "pi-0", folder)
+    folder.close()
+    _, event = read_run(folder.path).events()
+    assert (event.name, event.node) == ("doubt", "pi-0")
+    assert event.text == f"pi-0's data: {event.fields['why']}" and "has values of about 1.01e+03" in event.text
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize(("inputs", "cure"), [(1e9 * HUGE, r"set data\.normalise = board"), (NORMAL, r"training\.lr")])
+def test_a_loss_that_becomes_no_number_names_the_data_first(section, inputs, cure) -> None:
+    data = {"name": "npz", "dir": section(inputs, CLASSES).dir, "partition": "local"}
+    board = training.build_workload(
+        recipe(data=data, model={"name": "mlp"}, training={"lr": 1e3, "local_steps": 50}), 0
+    )
+    with pytest.raises(UsageError, match=f"the training loss became (nan|inf) in round 0.*{cure}"):
+        board.local_update(board.initial(0), 0)
