@@ -378,6 +378,12 @@ class EvaluationSection:
     where: str = option("boards", "server mode: who evaluates", choices=("boards", "coordinator"))
     every: int = option(0, "evaluate every so many rounds; 0: about ten times a run", low=0)
     examples: int = option(0, "test examples of an evaluation during the run; 0: all. The last one uses all", low=0)
+    better: str = option(
+        "auto",
+        "whether a higher or a lower score is better; auto: as edgegossip knows of the scores of its own tasks",
+        choices=("auto", "higher", "lower"),
+        later=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,6 +489,11 @@ def evaluation_rounds(recipe: Recipe) -> frozenset[int]:
     """Return the rounds after which every board evaluates; the last round is always one of them."""
     every = recipe.evaluation.every or max(1, recipe.run.rounds // 10)
     return frozenset(range(every - 1, recipe.run.rounds, every)) | {recipe.run.rounds - 1}
+
+
+def tests_by_board(recipe: Recipe) -> bool:
+    """Whether each board has a test set of its own, so that scores of two boards are of two."""
+    return bool(recipe.run.script) or recipe.data.partition == "local"
 
 
 def names() -> list[str]:

@@ -122,7 +122,7 @@ class Result:
         summary, curves = read_curves(run)
         png = learning_png(run, summary, curves) if alone else None  # curves are of one folder's records
         summary = summary if alone else self.summary
-        shown = list(summary["scores"])[:1]
+        shown = [name for name in summary["scores"] if name != "loss"][:1]
         table = [
             ("board", "state", "rounds", *shown, "test loss", "sent"),
             *(_cells(row, shown, summary["rounds_asked"]) for row in summary["boards"]),

@@ -407,12 +407,12 @@ class ServerEngine:
 
     def _all_have_evaluated(self) -> bool:
         """Take the mean of what came; where nothing did, one board after the other is asked."""
-        final, found = self._final, list[Metrics]()
+        final, found = self._final, dict[NodeId, Metrics]()
         assert final is not None
         for name, (_, answer) in sorted(self._answers().items()):
             metrics, reason = self._evaluation_in(answer)
             if metrics is not None:
-                found.append(metrics)
+                found[name] = metrics
             elif reason:
                 final.faults[name] = reason
         if not found:
@@ -420,7 +420,7 @@ class ServerEngine:
         if faults := {n: reason for n, reason in final.faults.items() if n not in self._evaluations.without}:
             said = "; ".join(f"{name}: {reason}" for name, reason in faults.items())
             self._log("not-evaluated", f"the final evaluation is without {said}", missing=",".join(faults))
-        self._evaluations.record(self._plan.rounds - 1, Metrics.over(found))
+        self._evaluations.record_all(self._plan.rounds - 1, found)
         return self._complete()
 
     def _evaluating_at_last(self) -> bool:

@@ -125,14 +125,21 @@ class Evaluations:
     that there is none. `after_rounds`: rounds after which the model is to be evaluated.
 
     `everywhere`: each board has a test set of its own, so all of a round's boards are asked, and
-    the mean of what has come by its end is the evaluation."""
+    the mean of what has come by its end is the evaluation. `of_boards`: what each of them found is
+    recorded as well, as nobody else does it here."""
 
     def __init__(
-        self, after_rounds: frozenset[Round], training: Losses, log: Log, record: Record, everywhere: bool = False
+        self,
+        after_rounds: frozenset[Round],
+        training: Losses,
+        log: Log,
+        record: Record,
+        everywhere: bool = False,
+        of_boards: bool = False,
     ) -> None:
         self._rounds, self._training, self._log, self._record = after_rounds, training, log, record
-        self._everywhere = everywhere
-        self._found: list[Metrics] = []  # of this round's question to all
+        self._everywhere, self._of_boards = everywhere, of_boards
+        self._found: dict[NodeId, Metrics] = {}  # of this round's question to all
         self._step = -1  # which was about the model after this round
         self.wanted: Round | None = None  # the model after this round, and nobody has been asked
         self._faults: Faults = ()  # of the one that is wanted
@@ -199,7 +206,7 @@ class Evaluations:
             if self.wanted is None and not self._everywhere:
                 self.wanted, self._faults = asked.step, asked.faults
         elif self._everywhere:
-            self._found.append(metrics)
+            self._found[name] = metrics
         else:
             self.record(asked.step, metrics)
 
@@ -209,10 +216,10 @@ class Evaluations:
         for name in list(self._asked):
             self.failed(name, "it has not answered in time")
         if self._found:
-            self.record(self._step, Metrics.over(self._found))
+            self.record_all(self._step, self._found)
         elif self._faults:
             self.missing(self._step, self._faults)
-        self._found, self._faults = [], ()
+        self._found, self._faults = {}, ()
 
     def has_none(self, name: NodeId) -> None:
         """Take note that a board has no test set: it is not asked again."""
@@ -279,6 +286,13 @@ class Evaluations:
     def record(self, step: Round, metrics: Metrics) -> None:
         """Record an evaluation of the model after round `step`."""
         self._record(COORDINATOR, step, metrics.records())
+
+    def record_all(self, step: Round, found: Mapping[NodeId, Metrics]) -> None:
+        """Record what boards found of the model after round `step`, each on its own test set."""
+        if self._of_boards:
+            for name, metrics in sorted(found.items()):
+                self._record(name, step, metrics.records())
+        self.record(step, Metrics.over([metrics for _, metrics in sorted(found.items())]))
 
     def _drop_wanted(self) -> None:
         if self.wanted is not None and self._faults:

@@ -58,7 +58,8 @@ class Training:
         self._losses, self._examples = Losses(), Examples[NodeId]()
         self._reputation = Reputation(lambda event, text, name: log(event, text, peer=name))
         after_rounds = plan.evaluate_after | {plan.rounds - 1}
-        self.evaluations = Evaluations(after_rounds, self._losses, log, record, plan.evaluates_everywhere)
+        of_boards = plan.records_boards
+        self.evaluations = Evaluations(after_rounds, self._losses, log, record, plan.evaluates_everywhere, of_boards)
         self._records = BoardRecords(plan.layout, record) if plan.records_boards else None
         self._holds: dict[NodeId, tuple[Address, Round]] = {}  # the model that a board answered last, and from where
         self._far: Mapping[NodeId, float] = {}  # whose model lay far beyond the others', and how many times

@@ -109,7 +109,7 @@ def plan_of(recipe: Recipe, layout: Layout, boards: Sequence[NodeId], run_id: by
         weighting=server.weighting,
         evaluate_after=recipes.evaluation_rounds(recipe),
         evaluation_examples=recipe.evaluation.examples,
-        evaluates_everywhere=bool(recipe.run.script) or recipe.data.partition == "local",
+        evaluates_everywhere=recipes.tests_by_board(recipe),
         # the rate of a plateau is each board's own matter
         learning_rate=None
         if recipe.training.schedule == "plateau"

@@ -29,7 +29,7 @@ def run_table(summary: Mapping[str, Any]) -> str:
     seconds by part; below them all boards together, unless there is only one. Unknown values are
     "-"."""
     rows = summary["boards"]
-    scores = list(summary["scores"])[:MOST_SCORES]
+    scores = [name for name in summary["scores"] if name != "loss"][:MOST_SCORES]  # which has a column anyway
     reached = [_reached(_name(row), {name: row["scores"].get(name) for name in scores}, row) for row in rows]
     times = [_times(_name(row), row) for row in rows]
     whole = len(rows) != 1  # whether a row for all boards would say more than theirs
@@ -122,10 +122,11 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
 
 def _whose(summary: Mapping[str, Any]) -> str:
     """Whose evaluations stand in the last row."""
-    what = "scores and test loss are" if summary["scores"] else "the test loss is"
+    scores = summary["score"] not in (None, "loss")
+    what = "scores and test loss are" if scores else "the test loss is"
     if evaluated_by(summary) == "coordinator":
         return f"{what} of the coordinator's model"
-    means = "means" if summary["scores"] else "a mean"
+    means = "means" if scores else "a mean"
     return f"{what} {means} over the boards that finished"
 
 

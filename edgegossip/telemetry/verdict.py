@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
+from edgegossip.telemetry.clocks import COORDINATOR
 from edgegossip.telemetry.records import (
     EVALUATED,
     FAR_PREFIX,
@@ -303,15 +304,16 @@ class Evidence:
         scores = self._scores(nodes)
         if not scores or not self._enough(nodes):
             return
-        explained = [node.r2 for node in nodes.values() if node.r2 is not None]
+        judged = self._judged(nodes)
+        explained = [node.r2 for node in judged.values() if node.r2 is not None]
         if explained and (r2 := sum(explained) / len(explained)) <= 0.0:
             text = f"r2, {r2:.3g}, is not better than that of always predicting the mean"
             yield Finding("chance", text, self._cure_of_chance(nodes), True)
         if self._score != "accuracy":
             return
         reached = sum(scores.values()) / len(scores)
-        losses = [node.loss for node in nodes.values() if node.loss is not None]
-        tested = max((node.tested for node in nodes.values()), default=0.0) or 1000.0
+        losses = [node.loss for node in judged.values() if node.loss is not None]
+        tested = max((node.tested for node in judged.values()), default=0.0) or 1000.0
         guess = self._plan.guess
         if guess is None:
             ends = self._curve.ends()
@@ -444,10 +446,13 @@ class Evidence:
     # -- of all of them ---------------------------------------------------------------------------
 
     def _scores(self, nodes: Mapping[NodeId, _Node]) -> dict[NodeId, float]:
-        found = {name: node.score for name, node in nodes.items() if node.score is not None}
-        if not found:  # a coordinator evaluates for all
-            found = {name: node.score for name, node in self._nodes.items() if node.score is not None}
-        return {name: score for name, score in found.items() if score is not None}
+        return {name: node.score for name, node in self._judged(nodes).items() if node.score is not None}
+
+    def _judged(self, nodes: Mapping[NodeId, _Node]) -> Mapping[NodeId, _Node]:
+        """Whose evaluations count: the coordinator's for all, where it has some. Of one model, scores
+        on each board's own test set tell those sets apart, and not the boards."""
+        whole = self._nodes.get(COORDINATOR)
+        return nodes if whole is None or whole.score is None else {COORDINATOR: whole}
 
     def _enough(self, nodes: Mapping[NodeId, _Node]) -> bool:
         """Whether these boards trained for long enough to be told what they have not learnt."""

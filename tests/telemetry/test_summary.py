@@ -79,14 +79,44 @@ def test_every_score_is_summed_up_and_the_first_is_the_headline():
     document = summarise_records(HEAD, ["a", "b"], metrics, [_end("a"), _end("b")])
     assert document["score"] == "mae" and list(document["scores"]) == ["mae", "r2"] and document["loss"] == 0.4
     assert {k: round(v, 9) for k, v in document["scores"]["mae"].items()} == {"mean": 0.3, "min": 0.2, "max": 0.4}
-    assert document["accuracy"] == {"mean": None, "min": None, "max": None}
+    assert document["accuracy"] == document["scores"]["mae"] and document["better"] == "lower"
     row = document["boards"][0]
-    assert row["accuracy"] is None and row["scores"] == {"mae": 0.2, "r2": 0.5}
+    assert row["accuracy"] == 0.2 and row["scores"] == {"mae": 0.2, "r2": 0.5}
 
 
-def test_a_run_that_evaluates_its_loss_alone_has_no_score():
+def test_a_score_of_that_name_stays_the_accuracy_beside_another_headline():
+    values = {"eval/loss": 0.3, "eval/iou": 0.4, "eval/accuracy": 0.9}
+    document = summarise_records(HEAD, ["a"], [_round("a", 1, 1.0, **values)], [_end("a")])
+    assert (document["score"], document["better"], document["accuracy"]["mean"]) == ("iou", "higher", 0.9)
+    assert document["boards"][0]["accuracy"] == 0.9
+
+
+def test_a_run_that_evaluates_its_loss_alone_goes_by_that():
     document = summarise_records(HEAD, ["a"], [_round("a", 1, 1.0, **{"eval/loss": 0.3})], [_end("a")])
-    assert (document["score"], document["scores"], document["loss"]) == (None, {}, 0.3)
+    assert (document["score"], document["better"], document["loss"]) == ("loss", "lower", 0.3)
+    assert document["accuracy"] == document["scores"]["loss"] == {"mean": 0.3, "min": 0.3, "max": 0.3}
+    assert document["boards"][0]["scores"] == {"loss": 0.3}
+    assert summarise_records(HEAD, ["a"], [_round("a", 1, 1.0)], [_end("a")])["score"] is None
+
+
+@pytest.mark.parametrize(("declared", "better"), [("auto", None), ("higher", "higher"), ("lower", "lower")])
+def test_whether_more_of_a_score_of_ones_own_is_better_is_what_the_recipe_says(declared, better):
+    metrics = [_round("a", 1, 1.0, **{"eval/bleu": 0.3})]
+    assert summarise_records({**HEAD, "better": declared}, ["a"], metrics, [_end("a")])["better"] == better
+
+
+def test_boards_that_test_one_model_on_their_own_data_each_have_their_score_beside_the_coordinators_mean():
+    metrics = [
+        _round("a", 1, 1.0),
+        MetricsRecord("a", 1, 1.1, {"eval/loss": 0.1, "eval/accuracy": 1.0, "eval/examples": 30}),
+        _round("b", 1, 1.0),
+        MetricsRecord("b", 1, 1.1, {"eval/loss": 0.5, "eval/accuracy": 0.6, "eval/examples": 10}),
+        MetricsRecord("coordinator", 1, 1.2, {"eval/loss": 0.2, "eval/accuracy": 0.9, "eval/examples": 40}),
+    ]
+    document = summarise_records({**HEAD, "mode": "server"}, ["a", "b"], metrics, [_end("a"), _end("b")])
+    assert document["accuracy"] == {"mean": 0.9, "min": 0.6, "max": 1.0} and document["loss"] == 0.2
+    assert [row["accuracy"] for row in document["boards"]] == [1.0, 0.6, 0.9]
+    assert document["rounds"] == 2
 
 
 def test_a_lost_board_is_named_and_keeps_its_figures_but_not_a_say_in_the_accuracy():
