@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,7 @@ from edgegossip.report.table import verdict_lines
 from edgegossip.report.units import bytes_text, seconds_text
 from edgegossip.telemetry.records import score_text
 from edgegossip.telemetry.run_folder import RunData, read_run
-from edgegossip.telemetry.summary import summarise
+from edgegossip.telemetry.summary import beside, summarise
 from edgegossip.types import HostError
 
 if TYPE_CHECKING:
@@ -51,6 +52,22 @@ class Result:
 
             return read_runs(self.folders, together=True)[0].summary()
         return summarise(read_run(self.folder))
+
+    @property
+    def score(self) -> float | None:
+        """The score that the run goes by (`summary["score"]` is its name, "loss" where there is no
+        other), the mean over the boards; None where nothing was evaluated."""
+        summary = self.summary
+        mean: float | None = summary["scores"][summary["score"]]["mean"] if summary["score"] else None
+        return mean
+
+    def beside(self) -> pandas.DataFrame:
+        """Return a row for each board of a run with `alone`: `board`, and the score that the run
+        goes by of what it learnt `alone`, of the model that came of training `together`, and of the
+        `average` of the boards' models; NaN where one was not tested. Raises as `metrics` does."""
+        columns = ["board", "alone", "together", "average"]
+        rows = [[math.nan if cell is None else cell for cell in row] for row in beside(self.summary)]
+        return data_frame([dict(zip(columns, row, strict=True)) for row in rows], columns)
 
     @property
     def boards(self) -> tuple[str, ...]:

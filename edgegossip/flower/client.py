@@ -289,8 +289,8 @@ class NodeClient:
         return reply, lambda: None
 
     def _note(self, board: Board) -> None:
-        """Record what this board has just found of the model after the round before, on its own test
-        set."""
+        """Record what this board has just found of the model after the round before, on a test set
+        of its own."""
         if self._own_test and board.found is not None:
             self._sink.metrics(self._name, board.round - 1, board.found.records())
 

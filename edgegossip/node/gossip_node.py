@@ -77,7 +77,7 @@ from edgegossip.telemetry.records import (
 from edgegossip.telemetry.spans import RoundClock
 from edgegossip.training import build_workload
 from edgegossip.training.base import Workload, stage_metrics
-from edgegossip.types import COMPUTE_THREAD_PREFIX, Metrics, NodeId, Round, RunError
+from edgegossip.types import COMPUTE_THREAD_PREFIX, EdgegossipError, Metrics, NodeId, Round, RunError
 
 if TYPE_CHECKING:
     from edgegossip.node.storage import Checkpointer, Restored
@@ -159,9 +159,12 @@ class GossipNode:
         self._workload: Workload  # once it is loaded
         self._checkpointer: Checkpointer | None = None
 
-    def run(self, save_to: Path | None = None) -> Metrics | None:
+    def run(
+        self, save_to: Path | None = None, await_average: Callable[[], Path | None] | None = None
+    ) -> Metrics | None:
         """Join, play all rounds that are left, report. Returns the last evaluation, None without a
-        test set; saves the final model to `save_to`.
+        test set; saves the final model to `save_to`. `await_average` then waits for the average of
+        all boards' models, which is tested here, too, where one could be made.
 
         Raises UsageError when training diverges; RunError for a board that was started again when
         the run is over, or with nothing when there is nobody left to learn from and the run does
@@ -190,9 +193,26 @@ class GossipNode:
             arrays = self._workload.state(self.engine.model)
             about = about_model(name, self.engine.round, len(self._workload.layout.tensors))
             save_final(save_to, arrays, about, self._checkpointer, self._sink)
+        if await_average is not None and (path := await_average()) is not None:
+            self._test_average(path)
         self._workload.over(self.engine.model)
         self._finished(metrics)
         return metrics
+
+    def _test_average(self, path: Path) -> None:
+        from edgegossip.modelfile import ModelFile
+        from edgegossip.node.storage import vector_of
+
+        name = self._spec.name
+        try:
+            found = self._workload.evaluate(vector_of(ModelFile(path), self._workload.layout))
+        except EdgegossipError as error:  # its own model is trained, and safe
+            self._sink.event(name, "notice", f"{name} could not test the average of the boards' models: {error}")
+            return
+        if found is not None:
+            score, value = found.headline or ("test loss", found.loss)
+            text = f"the average of the boards' models, tested by {name}: {score} {score_text(score, value)}"
+            self._sink.event(name, "averaged", text, **found.records())
 
     def _finished(self, metrics: Metrics | None) -> None:
         name = self._spec.name

@@ -66,6 +66,8 @@ def make_topology(recipe: Recipe, members: Sequence[NodeId]) -> Topology:
         raise ConfigError(
             f"gossip.topology_file is given, but gossip.topology = {section.topology}: say gossip.topology = file to use it"
         )
+    if section.topology == topologies.NOBODY:
+        return topologies.nobody(len(members))
     if section.topology == "file":
         if not section.topology_file:
             raise ConfigError("gossip.topology = file needs gossip.topology_file = PATH")

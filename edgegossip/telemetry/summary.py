@@ -13,6 +13,8 @@ What is not known is null, never 0. A board that was lost keeps its own figures 
   name, and what the run goes by where there is none.
 - Where a coordinator asked its boards, each on a test set of its own, the mean is the
   coordinator's, weighted by examples; least and greatest are the boards'.
+- `alone` and `average` are the same score of what boards made without exchange (`run --alone`),
+  and of the mean of their models, each on the board's own test set.
 - `sent_bytes`, `received_bytes`: sums over all boards, lost ones included: what was sent was sent.
   What a coordinator sends is what its boards receive.
 - `seconds`: wall time, from the start of the first board to the last record, on the clock of all
@@ -75,6 +77,8 @@ class _Totals:
     last: dict[str, float] = field(default_factory=dict)
     scores: dict[str, float] = field(default_factory=dict)  # of the last evaluation, the headline first
     evaluated: bool = False
+    alone: dict[str, float] = field(default_factory=dict)  # scores of what it made by itself, in a run beside
+    average: dict[str, float] = field(default_factory=dict)  # of the boards' mean model, on its test set
     measured_rounds: int = 0  # that say what energy they took
     encoded_bits: float = 0.0
     encoded_values: float = 0.0
@@ -90,8 +94,7 @@ class _Totals:
     @property
     def shown(self) -> dict[str, float]:
         """Its scores; the test loss where that is all that was told."""
-        found = {"loss": self.last["eval/loss"]} if "eval/loss" in self.last else {}
-        return dict(self.scores or found)
+        return _shown({f"{EVALUATED}{name}": value for name, value in self.scores.items()} | self.last)
 
     def take(self, record: MetricsRecord) -> None:
         self.rounds = max(self.rounds, record.step + 1)
@@ -231,6 +234,10 @@ class Summary:
             totals.state = ENDS.get(record.name, totals.state)
             if record.name in _INTERRUPTED:
                 totals.interrupted(record)
+            if record.name == "trained-alone":
+                totals.alone = _shown(record.fields)
+            if record.name == "averaged":
+                totals.average = _shown(record.fields)
             if record.name in ("error", "lost"):
                 totals.why = record.text.removeprefix(f"lost {record.node}: ")
         if isinstance(record, EventRecord) and record.name in OF_THE_RUN:
@@ -301,6 +308,8 @@ def _document(head: Mapping[str, Any], nodes: Mapping[NodeId, _Totals], seconds:
         "score": score,
         "better": better_of(score, head.get("better", "auto")) if score else None,
         "scores": scores,
+        "alone": _spread([t.alone[score] for t in basis if score in t.alone]) if score else _spread(()),
+        "average": _spread([t.average[score] for t in basis if score in t.average]) if score else _spread(()),
         "loss": loss["mean"],
         "train_loss": _mean([t.last["train/loss"] for t in basis if "train/loss" in t.last]),
         "seconds": seconds if any(t.seconds is not None for t in nodes.values()) else None,
@@ -331,6 +340,8 @@ def _row(name: NodeId, totals: _Totals) -> dict[str, Any]:
         "rounds": totals.rounds,
         "accuracy": totals.shown.get("accuracy", next(iter(totals.shown.values()), None)),
         "scores": totals.shown,
+        "alone": totals.alone,
+        "average": totals.average,
         "loss": totals.last.get("eval/loss"),
         "train_loss": totals.last.get("train/loss"),
         "seconds": totals.seconds,
@@ -344,6 +355,26 @@ def _row(name: NodeId, totals: _Totals) -> dict[str, Any]:
         "energy_rounds": totals.measured_rounds,
         "peak_rss_bytes": None if totals.peak_rss_bytes is None else round(totals.peak_rss_bytes),
     }
+
+
+def _shown(values: Mapping[str, Any]) -> dict[str, float]:
+    """The scores in an evaluation by its metrics' names, the loss where there is only that."""
+    names = scores_in(values) or ["loss"]
+    found = {name: values.get(f"{EVALUATED}{name}") for name in names}
+    return {name: float(value) for name, value in found.items() if isinstance(value, float | int)}
+
+
+def beside(summary: Mapping[str, Any]) -> list[tuple[NodeId, float | None, float | None, float | None]]:
+    """Return what each board reached by the score that the run goes by: its name, by itself, in
+    this run, and with the average of the boards' models. Empty where no board trained by itself."""
+    score, rows = summary["score"], [row for row in summary["boards"] if row["role"] == "board"]
+    if not any(score in row.get("alone", ()) for row in rows):
+        return []
+    whole = next((row["scores"].get(score) for row in summary["boards"] if row["role"] == "coordinator"), None)
+    return [
+        (row["node"], row["alone"].get(score), row["scores"].get(score, whole), row["average"].get(score))
+        for row in rows
+    ]
 
 
 def evaluated_by(summary: Mapping[str, Any]) -> str:

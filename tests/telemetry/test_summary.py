@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from edgegossip.telemetry.clocks import Clocks
 from edgegossip.telemetry.records import PARTS, EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, read_run
-from edgegossip.telemetry.summary import Summary, summarise, summarise_records
+from edgegossip.telemetry.summary import Summary, beside, summarise, summarise_records
 
 HEAD = {"run": "r", "mode": "gossip", "rounds_asked": 2}
 KEYS = "run mode nodes rounds accuracy loss seconds sent_bytes bits_per_value time_s failed_nodes"
@@ -103,6 +103,22 @@ def test_a_run_that_evaluates_its_loss_alone_goes_by_that():
 def test_whether_more_of_a_score_of_ones_own_is_better_is_what_the_recipe_says(declared, better):
     metrics = [_round("a", 1, 1.0, **{"eval/bleu": 0.3})]
     assert summarise_records({**HEAD, "better": declared}, ["a"], metrics, [_end("a")])["better"] == better
+
+
+def test_what_boards_reached_alone_and_with_the_average_stands_beside_what_they_reached_together():
+    metrics = [_round(name, 1, 1.0, **{"eval/accuracy": score}) for name, score in (("a", 0.9), ("b", 0.5))]
+    looks = [
+        EventRecord("a", 3.0, "trained-alone", "a", {"eval/accuracy": 0.8, "eval/loss": 0.1}),
+        EventRecord("b", 3.0, "trained-alone", "b", {"eval/accuracy": 0.7}),
+        EventRecord("b", 2.0, "averaged", "b", {"eval/accuracy": 0.4, "eval/examples": 9}),
+    ]
+    document = summarise_records(HEAD, ["a", "b"], metrics, [_end("a"), _end("b"), *looks])
+    assert beside(document) == [("a", 0.8, 0.9, None), ("b", 0.7, 0.5, 0.4)]
+    assert document["alone"] == {"mean": 0.75, "min": 0.7, "max": 0.8} and document["average"]["mean"] == 0.4
+    assert document["seconds"] == 9.0 and [row["state"] for row in document["boards"]] == ["finished"] * 2
+    shared = [*metrics[:0], _round("a", 1, 1.0), MetricsRecord("coordinator", 1, 2.0, {"eval/accuracy": 0.6})]
+    assert beside(summarise_records(HEAD, ["a"], shared, [_end("a"), looks[0]])) == [("a", 0.8, 0.6, None)]
+    assert beside(summarise_records(HEAD, ["a", "b"], metrics, [])) == []
 
 
 def test_boards_that_test_one_model_on_their_own_data_each_have_their_score_beside_the_coordinators_mean():

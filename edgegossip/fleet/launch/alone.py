@@ -1,0 +1,44 @@
+"""`run --alone`: what each board learns by itself, to hold beside what training together gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from edgegossip.gossip.topologies import NOBODY
+from edgegossip.recipe import CodecSection, GossipSection, OuterSection, Recipe
+from edgegossip.telemetry.records import EVALUATED, score_text
+from edgegossip.telemetry.run_folder import RunFolder, read_run
+from edgegossip.telemetry.summary import summarise
+
+
+def alone(recipe: Recipe) -> Recipe:
+    """Return the recipe of the same boards, data, rounds and seed without exchange: each trains
+    with its local optimiser, a momentum around it included."""
+    gossip = recipe.gossip if recipe.run.mode == "gossip" else GossipSection()
+    momentum, factor = gossip.momentum, gossip.momentum_factor
+    if gossip.algorithm == "parallel-sgd" and (own := float(gossip.params.get("momentum", 0.0))):
+        momentum, factor = "nesterov" if gossip.params.get("nesterov") else "heavy-ball", own
+    return replace(
+        recipe,
+        run=replace(recipe.run, name=f"{recipe.run.name}-alone", mode="gossip"),
+        gossip=GossipSection(topology=NOBODY, momentum=momentum, momentum_factor=factor),
+        codec=CodecSection(),
+        outer=OuterSection(),
+    )
+
+
+def join_scores(together: Path, by_itself: Path) -> None:
+    """Write what each board reached by itself into the run folder of the run together: an event
+    `trained-alone` a board, so that the folder tells it wherever it is taken."""
+    folder = RunFolder.reopen(together)
+    for row in summarise(read_run(by_itself))["boards"]:
+        if row["scores"]:
+            fields: Mapping[str, Any] = {f"{EVALUATED}{name}": value for name, value in row["scores"].items()}
+            if row["loss"] is not None:
+                fields = {f"{EVALUATED}loss": row["loss"], **fields}
+            said = ", ".join(f"{name} {score_text(name, value)}" for name, value in row["scores"].items())
+            folder.event(row["node"], "trained-alone", f"{row['node']} by itself reached {said}", **fields)
+    folder.close()
