@@ -378,6 +378,13 @@ class EvaluationSection:
     where: str = option("boards", "server mode: who evaluates", choices=("boards", "coordinator"))
     every: int = option(0, "evaluate every so many rounds; 0: about ten times a run", low=0)
     examples: int = option(0, "test examples of an evaluation during the run; 0: all. The last one uses all", low=0)
+    patience: int = option(
+        0,
+        "server mode: the run ends after so many evaluations in a row that are not better than the best before; 0: never",
+        low=0,
+        high=1_000_000,
+        later=True,
+    )
     better: str = option(
         "auto",
         "whether a higher or a lower score is better; auto: as edgegossip knows of the scores of its own tasks",

@@ -42,6 +42,8 @@ class ServerPlan:
     weighting: str = "examples"  # or "uniform"
     evaluate_after: frozenset[Round] = frozenset()  # rounds whose model is evaluated, besides the last one's
     evaluation_examples: int = 0  # of the test set, during the run; 0: all
+    better: str = "auto"  # which way a score is better, as of `types.better_of`
+    patience: int = 0  # evaluations in a row without a better one after which the run ends; 0: it does not
     evaluates_itself: bool = False  # the driver evaluates (`EvaluateHere`), not a board
     evaluates_everywhere: bool = False  # all boards evaluate, each on a test set of its own; not one for all
     certified: bool = False  # boards prove their names (`Joining.identity`)

@@ -46,6 +46,8 @@ class Progress:
     instance: str = ""  # which of several runs of the same recipe it is, drawn when it began; empty: not known
     examples: Mapping[NodeId, float] = field(default_factory=dict)  # that each board claimed last
     agreement: Agreement = Agreement({})  # what its boards have alike, as far as they said it
+    best: tuple[float, Round] | None = None  # the merit of the best evaluation, and of which round
+    since_best: int = 0  # evaluations that were not better, in a row
 
     def plain(self) -> dict[str, Any]:
         """Return arrays, numbers and texts only."""
@@ -62,6 +64,8 @@ class Progress:
             "instance": self.instance,
             "examples": dict(self.examples),
             "agreement": dict(self.agreement.facts),
+            "best": None if self.best is None else list(self.best),
+            "since_best": self.since_best,
             "records": {name: [round, dict(values)] for name, (round, values) in self.records.items()},
         }
 
@@ -84,6 +88,7 @@ class Progress:
                 levels = replace(
                     levels, loss=loss, first=pair, levels=count, lr=lr, first_claims=first_claims, sent_bits=sent_bits
                 )
+            best = found.get("best")  # not there: of an earlier version
             return cls(
                 int(found["round"]),
                 found["model"],
@@ -96,6 +101,8 @@ class Progress:
                 str(found["instance"]),
                 {name: float(claim) for name, claim in found["examples"].items()},
                 Agreement(found["agreement"]),
+                None if best is None else (float(best[0]), int(best[1])),
+                int(found.get("since_best", 0)),
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, UsageError) as error:
             raise DataError(f"the coordinator's checkpoint cannot be used: {error}") from None
@@ -126,7 +133,8 @@ class Evaluations:
 
     `everywhere`: each board has a test set of its own, so all of a round's boards are asked, and
     the mean of what has come by its end is the evaluation. `of_boards`: what each of them found is
-    recorded as well, as nobody else does it here."""
+    recorded as well, as nobody else does it here. `better`: which way a score is better;
+    `patience`: evaluations in a row that are not, after which it is `exhausted` (0: never)."""
 
     def __init__(
         self,
@@ -136,6 +144,8 @@ class Evaluations:
         record: Record,
         everywhere: bool = False,
         of_boards: bool = False,
+        better: str = "auto",
+        patience: int = 0,
     ) -> None:
         self._rounds, self._training, self._log, self._record = after_rounds, training, log, record
         self._everywhere, self._of_boards = everywhere, of_boards
@@ -145,6 +155,10 @@ class Evaluations:
         self._faults: Faults = ()  # of the one that is wanted
         self._asked: dict[NodeId, _PendingEvaluation] = {}
         self.asked = 0  # so far
+        self._better, self._patience = better, patience
+        self.best: tuple[float, Round] | None = None  # merit and round of the best evaluation
+        self.since_best = 0  # evaluations in a row that were not better
+        self._told_unknown = False
         self.without: dict[NodeId, str] = {}  # boards that have no test set, and the reason in words
 
     @property
@@ -153,10 +167,15 @@ class Evaluations:
         for it again."""
         return self.wanted if self.wanted is not None else max((a.step for a in self._asked.values()), default=None)
 
-    def resume(self, asked: int, wanted: Round | None) -> None:
-        """Go on from what an earlier process had: how many were asked, and the round that is
-        wanted."""
-        self.asked, self.wanted = asked, wanted
+    @property
+    def exhausted(self) -> bool:
+        """Whether evaluations have not become better for so long that the run is to end."""
+        return 0 < self._patience <= self.since_best
+
+    def resume(self, progress: Progress) -> None:
+        """Go on from what an earlier process had."""
+        self.asked, self.wanted = progress.evaluations, progress.evaluate_next
+        self.best, self.since_best = progress.best, progress.since_best
 
     def after(self, round: Round) -> None:
         """Take note that a round has ended."""
@@ -286,6 +305,17 @@ class Evaluations:
     def record(self, step: Round, metrics: Metrics) -> None:
         """Record an evaluation of the model after round `step`."""
         self._record(COORDINATOR, step, metrics.records())
+        merit = metrics.merit(self._better)
+        if merit is None:
+            if self._patience and not self._told_unknown:
+                self._told_unknown, (name, _) = True, metrics.headline or ("loss", 0.0)
+                text = f"evaluation.patience ends nothing: nobody knows whether a higher {name} is better"
+                self._log("notice", f"{text}; say evaluation.better = higher, or lower")
+            return
+        if self.best is None or merit > self.best[0]:
+            self.best, self.since_best = (merit, step), 0
+        else:
+            self.since_best += 1
 
     def record_all(self, step: Round, found: Mapping[NodeId, Metrics]) -> None:
         """Record what boards found of the model after round `step`, each on its own test set."""

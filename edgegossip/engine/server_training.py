@@ -58,8 +58,16 @@ class Training:
         self._losses, self._examples = Losses(), Examples[NodeId]()
         self._reputation = Reputation(lambda event, text, name: log(event, text, peer=name))
         after_rounds = plan.evaluate_after | {plan.rounds - 1}
-        of_boards = plan.records_boards
-        self.evaluations = Evaluations(after_rounds, self._losses, log, record, plan.evaluates_everywhere, of_boards)
+        self.evaluations = Evaluations(
+            after_rounds,
+            self._losses,
+            log,
+            record,
+            everywhere=plan.evaluates_everywhere,
+            of_boards=plan.records_boards,
+            better=plan.better,
+            patience=plan.patience,
+        )
         self._records = BoardRecords(plan.layout, record) if plan.records_boards else None
         self._holds: dict[NodeId, tuple[Address, Round]] = {}  # the model that a board answered last, and from where
         self._far: Mapping[NodeId, float] = {}  # whose model lay far beyond the others', and how many times
@@ -72,7 +80,7 @@ class Training:
         self._combiner.restore(progress.strategy)
         self._levels = progress.levels
         self._examples.used(progress.examples)
-        self.evaluations.resume(progress.evaluations, progress.evaluate_next)
+        self.evaluations.resume(progress)
         if self._records is not None:
             self._records.resume(progress.records)
         if progress.reference is not None:
@@ -91,6 +99,8 @@ class Training:
             {} if self._records is None else self._records.waiting,
             self._plan.instance,
             dict(self._examples.claimed),
+            best=self.evaluations.best,
+            since_best=self.evaluations.since_best,
         )
 
     # A round begins

@@ -78,7 +78,7 @@ from edgegossip.recipe import Recipe
 from edgegossip.telemetry.records import Sink, Value
 from edgegossip.telemetry.spans import RoundClock
 from edgegossip.training.schedule import learning_rate
-from edgegossip.types import EdgegossipError, HostError, Metrics, NodeId, PeerError, RunError, Vec
+from edgegossip.types import EdgegossipError, HostError, Metrics, NodeId, PeerError, Round, RunError, Vec
 
 JOIN_S = 120.0  # slow boards import torch and read their data in well under this
 STOP_S = 8.0  # for the thread to say goodbye to every board
@@ -109,6 +109,8 @@ def plan_of(recipe: Recipe, layout: Layout, boards: Sequence[NodeId], run_id: by
         weighting=server.weighting,
         evaluate_after=recipes.evaluation_rounds(recipe),
         evaluation_examples=recipe.evaluation.examples,
+        better=recipe.evaluation.better,
+        patience=recipe.evaluation.patience,
         evaluates_everywhere=recipes.tests_by_board(recipe),
         # the rate of a plateau is each board's own matter
         learning_rate=None
@@ -247,6 +249,11 @@ class Coordinator:
     def resumed(self) -> int | None:
         """The round in which it goes on for an earlier process; None when it begins."""
         return None if self._progress is None else self._progress.round
+
+    @property
+    def round(self) -> Round:
+        """The round in progress, or to be played next: how many the model has had."""
+        return 0 if self._driver is None else self._driver.round
 
     @property
     def model(self) -> Vec:
@@ -451,6 +458,11 @@ class Driver:
     def lost(self) -> dict[NodeId, str]:
         """Boards that are down at this moment, and why."""
         return self._engine.lost
+
+    @property
+    def round(self) -> Round:
+        """The round in progress, or to be played next."""
+        return self._engine.round
 
     def lose(self, name: NodeId, reason: str) -> None:
         """Take note that a board's process has ended. May be called from any thread."""

@@ -266,8 +266,10 @@ class RunModels:
 
     def _coordinator(self, final: Path | None, round: Round | None) -> _Source:
         rounds = self.recipe.run.rounds
-        if final is not None and round in (None, rounds):
-            return _FileSource(ModelFile(final), rounds)
+        if final is not None:
+            source = _FileSource(ModelFile(final), rounds)
+            if round in (None, rounds := source.round):
+                return source
         kept = self._kept(COORDINATOR)
         if round is None and kept:
             round = max(kept)

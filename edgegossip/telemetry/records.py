@@ -98,20 +98,6 @@ def scores_in(values: Mapping[str, Value]) -> list[str]:
     return [name.removeprefix(EVALUATED) for name in found]
 
 
-# Whether more of a score is better, of those that edgegossip's own tasks tell; a user's own may say
-# it with evaluation.better.
-_BETTER = {
-    **dict.fromkeys(("accuracy", "f1", "iou", "r2"), "higher"),
-    **dict.fromkeys(("loss", "mae", "rmse", "perplexity"), "lower"),
-}
-
-
-def better_of(name: str, declared: str = "auto") -> str | None:
-    """Return whether a "higher" or a "lower" value of a score is better; None where nobody knows.
-    `declared`: a recipe's evaluation.better."""
-    return _BETTER.get(name) if declared == "auto" else declared
-
-
 def score_text(name: str, value: float | None) -> str:
     """Return a score for people: an accuracy as "97.18 %", any other one as "0.9718", "-" where it
     is not known."""

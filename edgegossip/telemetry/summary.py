@@ -38,9 +38,9 @@ from typing import TYPE_CHECKING, Any
 
 from edgegossip.telemetry.clocks import AFTERWARDS, OF_THE_RUN, Clocks
 from edgegossip.telemetry.clocks import COORDINATOR as COORDINATOR
-from edgegossip.telemetry.records import EVALUATED, PARTS, EventRecord, MetricsRecord, Record, better_of, scores_in
+from edgegossip.telemetry.records import EVALUATED, PARTS, EventRecord, MetricsRecord, Record, scores_in
 from edgegossip.telemetry.run_folder import RunData
-from edgegossip.types import NodeId
+from edgegossip.types import NodeId, better_of
 
 if TYPE_CHECKING:
     from edgegossip.telemetry.verdict import RunPlan

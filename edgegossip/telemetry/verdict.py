@@ -48,11 +48,10 @@ from edgegossip.telemetry.records import (
     LINK_PREFIX,
     EventRecord,
     MetricsRecord,
-    better_of,
     score_text,
     scores_in,
 )
-from edgegossip.types import NodeId
+from edgegossip.types import NodeId, better_of
 from edgegossip.untrusted import Refusal
 
 ENOUGH_ROUNDS = 10  # before which nobody is told that nothing was learnt

@@ -12,11 +12,15 @@ from edgegossip.recipe import CodecSection, GossipSection, OuterSection, Recipe
 from edgegossip.telemetry.records import EVALUATED, score_text
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise
+from edgegossip.types import ConfigError
 
 
 def alone(recipe: Recipe) -> Recipe:
     """Return the recipe of the same boards, data, rounds and seed without exchange: each trains
-    with its local optimiser, a momentum around it included."""
+    with its local optimiser, a momentum around it included. Raises ConfigError where the run
+    together may end early: then the two would not have trained alike."""
+    if recipe.evaluation.patience:
+        raise ConfigError("--alone compares as many rounds of each: leave evaluation.patience out")
     gossip = recipe.gossip if recipe.run.mode == "gossip" else GossipSection()
     momentum, factor = gossip.momentum, gossip.momentum_factor
     if gossip.algorithm == "parallel-sgd" and (own := float(gossip.params.get("momentum", 0.0))):
