@@ -418,6 +418,11 @@ class CheckpointSection:
         1, "keep each board's and the coordinator's state every so many rounds; 0: never", low=0, high=1_000_000
     )
     keep: int = option(2, "how many of the newest checkpoints stay", low=1, high=100)
+    best: bool = option(
+        False,
+        "keep the models of the best evaluations as well, in the run folder's best/, for `model save --best`",
+        later=True,
+    )
     format: str = option("npz", "the file of a final model", choices=("npz", "safetensors"), later=True)
     slack_s: float = option(
         1.0,

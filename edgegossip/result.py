@@ -115,6 +115,12 @@ class Result:
 
         return module_of(self._found(board, round), self._models.recipe)
 
+    @property
+    def best_round(self) -> int:
+        """The round whose evaluations were the best, of a run with checkpoint.best: for `round` of
+        `state_dict` and `model`. Raises ConfigError where no model of it was kept."""
+        return self._models.best_round
+
     def distances(self) -> Mapping[str, float]:
         """Return how far each board's own model is from the average over the boards, relative to
         its norm; 0 where they agree."""

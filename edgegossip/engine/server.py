@@ -56,6 +56,7 @@ from edgegossip.engine.server_events import (
     Answered,
     Arriving,
     Ask,
+    Better,
     Bye,
     Completed,
     Delivering,
@@ -153,7 +154,7 @@ class ServerEngine:
     ) -> None:
         plan.layout.check(initial)
         self._plan = plan
-        self._training = Training(plan, initial, combiner, span, self._log, self._record)
+        self._training = Training(plan, initial, combiner, span, self._log, self._record, self._on_better)
         self._evaluations = self._training.evaluations
         self._boards = Boards(plan.boards, min(plan.min_nodes, len(plan.boards)), plan.return_s)
         self._agreements = Agreements(plan.agreement)
@@ -737,6 +738,9 @@ class ServerEngine:
 
     def _log(self, event: str, text: str, **fields: str) -> None:
         self._effects.append(Log(event, text, fields))
+
+    def _on_better(self, model: Vec, rounds: Round, found: Metrics) -> None:
+        self._effects.append(Better(model, rounds, found))
 
     def _record(self, node: NodeId, round: Round, values: Mapping[str, Value]) -> None:
         self._effects.append(Record(node, round, values))

@@ -134,7 +134,8 @@ class Evaluations:
     `everywhere`: each board has a test set of its own, so all of a round's boards are asked, and
     the mean of what has come by its end is the evaluation. `of_boards`: what each of them found is
     recorded as well, as nobody else does it here. `better`: which way a score is better;
-    `patience`: evaluations in a row that are not, after which it is `exhausted` (0: never)."""
+    `patience`: evaluations in a row that are not, after which it is `exhausted` (0: never).
+    `on_best` hears of each that is better than all before."""
 
     def __init__(
         self,
@@ -146,6 +147,7 @@ class Evaluations:
         of_boards: bool = False,
         better: str = "auto",
         patience: int = 0,
+        on_best: Callable[[Round, Metrics], None] = lambda step, metrics: None,
     ) -> None:
         self._rounds, self._training, self._log, self._record = after_rounds, training, log, record
         self._everywhere, self._of_boards = everywhere, of_boards
@@ -155,7 +157,7 @@ class Evaluations:
         self._faults: Faults = ()  # of the one that is wanted
         self._asked: dict[NodeId, _PendingEvaluation] = {}
         self.asked = 0  # so far
-        self._better, self._patience = better, patience
+        self._better, self._patience, self._on_best = better, patience, on_best
         self.best: tuple[float, Round] | None = None  # merit and round of the best evaluation
         self.since_best = 0  # evaluations in a row that were not better
         self._told_unknown = False
@@ -314,6 +316,7 @@ class Evaluations:
             return
         if self.best is None or merit > self.best[0]:
             self.best, self.since_best = (merit, step), 0
+            self._on_best(step, metrics)
         else:
             self.since_best += 1
 

@@ -36,6 +36,7 @@ from edgegossip.engine.server_events import (
     Answered,
     Arriving,
     Ask,
+    Better,
     Completed,
     Delivering,
     Effect,
@@ -111,6 +112,7 @@ def plan_of(recipe: Recipe, layout: Layout, boards: Sequence[NodeId], run_id: by
         evaluation_examples=recipe.evaluation.examples,
         better=recipe.evaluation.better,
         patience=recipe.evaluation.patience,
+        keeps_best=recipe.checkpoint.best,
         evaluates_everywhere=recipes.tests_by_board(recipe),
         # the rate of a plateau is each board's own matter
         learning_rate=None
@@ -144,6 +146,7 @@ class Coordinator:
       left, unless `lose` has said that they do not.
     - `on_model`: gets the final model before it is evaluated, and again every few seconds for an
       hour while it raises HostError, as on a full disk.
+    - `on_better`: gets a model that was evaluated as better than all before, with checkpoint.best.
     - `on_over`: is called before boards hear that the run is over, so that no moment is left in
       which both model and checkpoints could be lost.
     - `superlink`: one that has been launched with these settings already; it is this coordinator's
@@ -169,6 +172,7 @@ class Coordinator:
         credentials: ServerCredentials | None = None,
         return_s: float = 0.0,
         on_model: Callable[[Vec], None] = lambda model: None,
+        on_better: Callable[[Vec, Round, Metrics], None] = lambda model, rounds, found: None,
         on_over: Callable[[], None] = lambda: None,
         superlink: SuperLink | None = None,
     ) -> None:
@@ -194,7 +198,7 @@ class Coordinator:
         self._boards, self._sink, self._folder = tuple(boards), sink, folder
         self._port = recipe.network.port if port is None else port
         self._checkpointer, self._credentials = checkpointer, credentials
-        self._on_model, self._on_over = on_model, on_over
+        self._on_model, self._on_better, self._on_over = on_model, on_better, on_over
         self._over = threading.Event()  # not Thread.join: interrupted by Ctrl-C, that takes a live thread for dead
         self._superlink = superlink
         self._driver: Driver | None = None
@@ -352,6 +356,7 @@ class Coordinator:
             meter=admission.sockets,
             evaluate=self._evaluate,
             on_model=self._trained,
+            on_better=self._on_better,
             on_over=self._on_over,
         )
         assert self._initial is not None
@@ -405,8 +410,9 @@ class Hooks:
     board has shown, by its number; `save` hears how far the run is, `flush` returns when that is
     safe; `meter` has more values for the record of the round that just ended; `evaluate` evaluates
     float32[n] on so many examples (None: all); `on_model` takes the final model and may raise
-    HostError, after which it is tried again; `on_over` is called before boards hear that the run is
-    over."""
+    HostError, after which it is tried again; `on_better` takes one that was evaluated as better
+    than all before, with how many rounds it has had; `on_over` is called before boards hear that
+    the run is over."""
 
     check: Callable[[], None] = lambda: None
     identity: Callable[[int], NodeId | None] = lambda node: None
@@ -415,6 +421,7 @@ class Hooks:
     meter: Callable[[], Mapping[str, Value]] = dict
     evaluate: Callable[[Vec, int | None], Metrics] | None = None
     on_model: Callable[[Vec], None] = lambda model: None
+    on_better: Callable[[Vec, Round, Metrics], None] = lambda model, rounds, found: None
     on_over: Callable[[], None] = lambda: None
 
 
@@ -573,6 +580,9 @@ class Driver:
                     assert self._hooks.evaluate is not None
                     with self._clock.span("other"):
                         self._internal.append(Evaluated(self._hooks.evaluate(model, examples)))
+                case Better(model, rounds, found):
+                    with self._clock.span("wait"):  # for the disk
+                        self._hooks.on_better(model, rounds, found)
                 case Trained(model):
                     self._until_s = time.monotonic() + SAVE_S
                     self._hand_over(model)

@@ -80,7 +80,7 @@ from edgegossip.training.base import Workload, stage_metrics
 from edgegossip.types import COMPUTE_THREAD_PREFIX, EdgegossipError, Metrics, NodeId, Round, RunError
 
 if TYPE_CHECKING:
-    from edgegossip.node.storage import Checkpointer, Restored
+    from edgegossip.node.storage import BestModels, Checkpointer, Restored
 
 T = TypeVar("T")
 
@@ -156,6 +156,7 @@ class GossipNode:
         self._evaluate_after = recipes.evaluation_rounds(recipe)
         self._final: Metrics | None = None  # of the last round, over the whole test set
         self._evaluated_last = False  # that has been made, or there is no test set
+        self._best: BestModels | None = None  # None: they are not kept
         self._workload: Workload  # once it is loaded
         self._checkpointer: Checkpointer | None = None
 
@@ -170,6 +171,12 @@ class GossipNode:
         the run is over, or with nothing when there is nobody left to learn from and the run does
         not go on elsewhere."""
         patience_s = HURRY_S
+        if save_to is not None and self._spec.recipe.checkpoint.best:
+            from edgegossip.modelfile import BEST
+            from edgegossip.node.storage import BestModels
+
+            folder = save_to.parent.parent / BEST
+            self._best = BestModels(folder, self._spec.name, self._spec.recipe, self._sink)
         trim_heap()  # of what starting left: it may wait for its peers for long
         try:
             self._carry_out(self.engine.start(self._now()))
@@ -418,7 +425,7 @@ class GossipNode:
             **{f"{FAR_PREFIX}{peer}": times for peer, times in far_beyond(done.distances).items()},
         }
         if last or done.round in self._evaluate_after:
-            values |= self._evaluate(ended.state, last)
+            values |= self._evaluate(ended.state, last, done.round + 1)
         if self._checkpointer is not None:
             with self._clock.span("wait"):  # for the disk
                 self._checkpointer.ready()
@@ -441,18 +448,23 @@ class GossipNode:
         only this to report."""
         if not self._evaluated_last:
             round: Round = self.engine.round - 1
-            values = self._evaluate(self.engine.state, last=True)
+            values = self._evaluate(self.engine.state, True, self.engine.round)
             times = self._clock.finish_round()
             values |= self.traffic.take()
             self._sink.metrics(self._spec.name, round, values | self._meters() | times.metrics())
         return self._final
 
-    def _evaluate(self, state: Any, last: bool) -> dict[str, Value]:
+    def _evaluate(self, state: Any, last: bool, round: Round) -> dict[str, Value]:
+        """`round`: after how many the model is as it is."""
         limit, model = None if last else self._spec.recipe.evaluation.examples or None, self._algorithm.model(state)
         with self._clock.span("other"):
             metrics = self._run_beside(lambda: self._workload.evaluate(model, limit))
         if last:
             self._final, self._evaluated_last = metrics, True
+        if self._best is not None and metrics is not None:
+            with self._clock.span("wait"):  # for the disk
+                travels = len(self._workload.layout.tensors)
+                self._best.offer(metrics, round, lambda: self._workload.state(model), travels)
         return {} if metrics is None else dict(metrics.records())
 
 

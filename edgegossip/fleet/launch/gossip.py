@@ -102,6 +102,9 @@ def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
         compare_models(run, [name for name in run.members if name not in supervisor.lost])
         if not supervisor.lost:
             _drop_checkpoints(run)
+            if run.recipe.checkpoint.best:
+                with suppress(EdgegossipError):  # each board kept others: then all stay
+                    RunModels([run.folder.path]).drop_all_but_best()
         return supervisor.lost
     finally:
         if given is None:
