@@ -1,4 +1,4 @@
-"""A server run that ends when evaluations do not become better any more."""
+"""Evaluations that are the best so far, and a run that ends when none is any more."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from edgegossip.checkpoint.format import from_bytes, to_bytes
+from edgegossip.engine.server_events import Better
 from edgegossip.engine.server_records import Progress
 from edgegossip.types import Metrics
 from tests.engine.fleet import Run
@@ -85,3 +86,41 @@ def test_an_earlier_process_had_been_patient_too() -> None:
         board.workload.evaluate = lambda x, examples=None: Metrics(1.0, 100, {"accuracy": 0.5})
     run.play(saved)
     assert [ended.round for ended in run.rounds] == [5, 6, 7]
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_the_model_of_each_better_evaluation_is_handed_over_as_it_was_tested(everywhere: bool) -> None:
+    """Its evaluation comes when the next model is made already."""
+    better: list[Better] = []
+    run = Run(boards=2, rounds=8, keeps_best=True, evaluates_everywhere=everywhere)
+    run.on_effect = lambda effect: better.append(effect) if isinstance(effect, Better) else None
+    curve = [0.3, 0.5, 0.4, 0.45, 0.7, 0.1, 0.2, 0.9]
+    for board in run.boards:
+        seen = iter(curve) if everywhere or board is run.boards[0] else seen
+        board.workload.evaluate = lambda x, examples=None, seen=seen: Metrics(1.0, 100, {"accuracy": next(seen)})  # type: ignore[misc]
+    run.play()
+    assert [effect.rounds for effect in better] == [1, 2, 5, 8]
+    assert [effect.found.accuracy for effect in better] == pytest.approx([0.3, 0.5, 0.7, 0.9])
+    for effect in better:
+        np.testing.assert_array_equal(effect.model, run.rounds[effect.rounds - 1].model)
+
+
+def test_of_a_run_that_ends_early_the_last_model_may_be_the_best() -> None:
+    better: list[Better] = []
+    run = Run(boards=2, rounds=40, every=2, patience=1, keeps_best=True)
+    run.on_effect = lambda effect: better.append(effect) if isinstance(effect, Better) else None
+    found = iter([0.5, 0.4, 0.8])
+    for board in run.boards:
+        board.workload.evaluate = lambda x, examples=None: Metrics(1.0, 100, {"accuracy": next(found)})
+    run.play()
+    assert [effect.rounds for effect in better] == [2, 5] and len(run.rounds) == 5
+    assert run.model is not None
+    np.testing.assert_array_equal(better[-1].model, run.model)
+
+
+def test_models_are_not_handed_over_where_nobody_keeps_them() -> None:
+    better: list[Better] = []
+    run = Run(boards=2, rounds=3)
+    run.on_effect = lambda effect: better.append(effect) if isinstance(effect, Better) else None
+    run.play()
+    assert not better
