@@ -65,7 +65,7 @@ def run(
 
     Example:
         result = edgegossip.run("quickstart-gossip", nodes=4, rounds=50, codec__name="minmax8")
-        result.summary["accuracy"]["mean"]  # 0.94
+        result.score  # 0.94
     """
     recipe = recipes.with_settings(recipes.load(str(source)), recipes.keys_of(settings, keys))
     return _result(trained(recipe, Path(runs), quiet=quiet, alone=alone))

@@ -30,7 +30,7 @@ class Result:
 
     Example:
         result = edgegossip.Result("runs/20260102-030405-quickstart-gossip")
-        result.summary["accuracy"]["mean"]  # 0.95
+        result.score  # 0.95
         result.metrics().plot(x="step", y="train/loss")
         model = result.model()  # a torch module, averaged over the boards
     """

@@ -95,8 +95,9 @@ def test_the_model_of_each_better_evaluation_is_handed_over_as_it_was_tested(eve
     run = Run(boards=2, rounds=8, keeps_best=True, evaluates_everywhere=everywhere)
     run.on_effect = lambda effect: better.append(effect) if isinstance(effect, Better) else None
     curve = [0.3, 0.5, 0.4, 0.45, 0.7, 0.1, 0.2, 0.9]
+    taking_turns = iter(curve)
     for board in run.boards:
-        seen = iter(curve) if everywhere or board is run.boards[0] else seen
+        seen = iter(curve) if everywhere else taking_turns
         board.workload.evaluate = lambda x, examples=None, seen=seen: Metrics(1.0, 100, {"accuracy": next(seen)})  # type: ignore[misc]
     run.play()
     assert [effect.rounds for effect in better] == [1, 2, 5, 8]

@@ -255,7 +255,7 @@ def test_the_best_round_is_that_of_all_boards_together(tmp_path: Path) -> None:
 
 def test_where_no_round_is_kept_by_all_the_best_is_refused_in_a_sentence(tmp_path: Path) -> None:
     run = folder(tmp_path / "run")
-    for k, board in enumerate(BOARDS):
+    for board in BOARDS:
         put(run, f"{board}.npz", 1, {"w": np.zeros(2, np.float32)})
     with pytest.raises(ConfigError, match=r"checkpoint\.best = true"):
         model(run, "--best", "-o", tmp_path / "m.npz")
