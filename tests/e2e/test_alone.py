@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import edgegossip
+from edgegossip.telemetry.laws import verify
 from edgegossip.telemetry.run_folder import read_run
 from tests.e2e.command import edgegossip as command
 
@@ -103,6 +104,7 @@ def test_each_board_has_its_score_alone_together_and_with_the_average(mode: str,
     assert result.score == pytest.approx(rows.together.mean(), rel=1e-5)
     worse = [f["text"] for f in result.summary["verdict"] if f["kind"] == "worse"]
     assert len(worse) == 1 and f"at board-2, {rows.alone['board-2']:.4f} by itself" in worse[0]
+    assert [verify(read_run(path)) for path in runs.iterdir()] == [[], []]
     alone = edgegossip.Result(next(path for path in runs.iterdir() if path.name.endswith("-alone")))
     assert alone.summary["sent_bytes"]["payload"] == 0 and alone.summary["verdict"] == []
     assert not any(event.name in ("peer-up", "peer-down") for event in read_run(alone.folder).events())

@@ -34,15 +34,13 @@ def alone(recipe: Recipe) -> Recipe:
     )
 
 
-def join_scores(together: Path, by_itself: Path) -> None:
+def join_scores(together: RunFolder, by_itself: Path) -> None:
     """Write what each board reached by itself into the run folder of the run together: an event
     `trained-alone` a board, so that the folder tells it wherever it is taken."""
-    folder = RunFolder.reopen(together)
     for row in summarise(read_run(by_itself))["boards"]:
         if row["scores"]:
             fields: Mapping[str, Any] = {f"{EVALUATED}{name}": value for name, value in row["scores"].items()}
             if row["loss"] is not None:
                 fields = {f"{EVALUATED}loss": row["loss"], **fields}
             said = ", ".join(f"{name} {score_text(name, value)}" for name, value in row["scores"].items())
-            folder.event(row["node"], "trained-alone", f"{row['node']} by itself reached {said}", **fields)
-    folder.close()
+            together.event(row["node"], "trained-alone", f"{row['node']} by itself reached {said}", **fields)

@@ -89,6 +89,8 @@ def trained(
     folder = make_folder(recipe, runs_dir, members)
     folder.write_run(run_id, members)
     try:
+        if by_itself is not None:
+            join_scores(folder, by_itself)  # at once: the run may be stopped, and resumed
         if not quiet:
             click.echo(f"{recipe.run.name}: {len(members)} boards, {recipe.run.rounds} rounds, into {folder.path}")
             for notice in notices(recipe):
@@ -98,8 +100,6 @@ def trained(
         resumable = lasting and recipe.checkpoint.every > 0
         with shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json, resumable=resumable):
             _train(recipe, members, run_id, folder, outputs, quiet=quiet, averages=alone)
-        if by_itself is not None:
-            join_scores(folder.path, by_itself)
         yield folder
     finally:
         folder.close()
@@ -140,10 +140,11 @@ def resumed(path: Path, *, quiet: bool, as_json: bool = False, outputs: Outputs 
     try:
         if not quiet:
             click.echo(f"{recipe.run.name}: {len(members)} boards go on with {folder.path}")
+        averages = any(event.name == "trained-alone" for event in read_run(path).events())
         for name in members:
             folder.event(name, "resumed", f"{name} goes on: the run is resumed")
         with shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json, resumable=True):
-            _train(recipe, members, run_id, folder, outputs, quiet=quiet, resumed=True)
+            _train(recipe, members, run_id, folder, outputs, quiet=quiet, resumed=True, averages=averages)
         yield folder
     finally:
         folder.close()
