@@ -58,7 +58,8 @@ def _beside(summary: Mapping[str, Any]) -> list[str]:
         return []
     heads = ["board", "alone", "together", "average of models"]
     cells = [[printable(name, 64), *(score_text(score, value) for value in reached)] for name, *reached in rows]
-    means = [_mean([row[1] for row in rows]), _mean([row[2] for row in rows]), _mean([row[3] for row in rows])]
+    both = [row for row in rows if None not in row[1:3]]
+    means = [_mean([row[1] for row in both]), _mean([row[2] for row in both]), _mean([row[3] for row in both])]
     cells.append(["all", *(score_text(score, mean) for mean in means)])
     count = 3 if means[2] is None else 4
     group = {"alone": "test loss" if score == "loss" else printable(score, 32)}

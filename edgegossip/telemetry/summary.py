@@ -371,9 +371,9 @@ def beside(summary: Mapping[str, Any]) -> list[tuple[NodeId, float | None, float
     if not any(score in row.get("alone", ()) for row in rows):
         return []
     whole = next((row["scores"].get(score) for row in summary["boards"] if row["role"] == "coordinator"), None)
+    together = {row["node"]: row["scores"].get(score, whole) for row in rows if row["state"] != "lost"}
     return [
-        (row["node"], row["alone"].get(score), row["scores"].get(score, whole), row["average"].get(score))
-        for row in rows
+        (row["node"], row["alone"].get(score), together.get(row["node"]), row["average"].get(score)) for row in rows
     ]
 
 

@@ -106,6 +106,10 @@ def test_what_boards_reached_by_themselves_has_a_table():
     assert lines[at - 1] == ["mae"]
     assert lines[at + 2 : at + 4] == [["a", "0.2500", "0.1250", "0.5000"], ["b", "0.7500", "0.3750", "-"]]
     assert lines[at + 5] == ["all", "0.5000", "0.2500", "0.5000"] and "no exchange" in joined(text)
+    lost = run_table(summarise_records({"run": "r"}, ["a", "b"], records, [*alone, EventRecord("b", 1.0, "lost", "b")]))
+    lines = [line.split() for line in lost.splitlines()]
+    at = lines.index(["board", "alone", "together"])
+    assert lines[at + 3 : at + 6 : 2] == [["b", "0.7500", "-"], ["all", "0.2500", "0.1250"]]
     shorter = run_table(summarise_records({"run": "r"}, ["a", "b"], records, alone))
     assert "together" in shorter and "average" not in shorter
 

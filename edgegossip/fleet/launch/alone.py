@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.gossip.topologies import NOBODY
-from edgegossip.recipe import CodecSection, GossipSection, OuterSection, Recipe
+from edgegossip.recipe import CodecSection, GossipSection, OuterSection, Recipe, tests_by_board
 from edgegossip.telemetry.records import EVALUATED, score_text
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise
@@ -17,10 +17,14 @@ from edgegossip.types import ConfigError
 
 def alone(recipe: Recipe) -> Recipe:
     """Return the recipe of the same boards, data, rounds and seed without exchange: each trains
-    with its local optimiser, a momentum around it included. Raises ConfigError where the run
-    together may end early: then the two would not have trained alike."""
+    with its local optimiser, a momentum around it included. Raises ConfigError where the two could
+    not be compared: the run together may end early, or is tested on other data."""
     if recipe.evaluation.patience:
         raise ConfigError("--alone compares as many rounds of each: leave evaluation.patience out")
+    if recipe.run.mode == "server" and recipe.evaluation.where == "coordinator" and tests_by_board(recipe):
+        raise ConfigError(
+            '--alone compares scores on each board\'s own test set: leave evaluation.where = "coordinator" out'
+        )
     gossip = recipe.gossip if recipe.run.mode == "gossip" else GossipSection()
     momentum, factor = gossip.momentum, gossip.momentum_factor
     if gossip.algorithm == "parallel-sgd" and (own := float(gossip.params.get("momentum", 0.0))):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from edgegossip import recipe as recipes
 from edgegossip.fleet.launch.alone import alone
 from edgegossip.node.spec import make_algorithm, make_topology
 from edgegossip.recipe import Recipe
+from edgegossip.types import ConfigError
 
 
 def _recipe(**sections: object) -> Recipe:
@@ -57,3 +59,16 @@ def test_a_momentum_around_the_algorithm_is_the_boards_own(
     assert (made.momentum, made.momentum_factor) == momentum
     in_server = alone(_recipe(run={"mode": "server", "name": "r", "nodes": 3}, gossip=gossip)).gossip
     assert in_server.momentum == "none"
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "data", "said"),
+    [
+        ({"patience": 2}, {}, "leave evaluation.patience out"),
+        ({"where": "coordinator"}, {"partition": "local"}, 'leave evaluation.where = "coordinator" out'),
+    ],
+)
+def test_what_could_not_be_compared_is_refused(evaluation: Any, data: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        alone(_recipe(run={"mode": "server", "name": "r", "nodes": 3}, evaluation=evaluation, data=data))
+    alone(_recipe(run={"mode": "server", "name": "r", "nodes": 3}, evaluation={"where": "coordinator"}))
