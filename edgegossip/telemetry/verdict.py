@@ -427,7 +427,7 @@ class Evidence:
             first = sorted(said, key=lambda board: -said[board][0])
             figures = "; ".join(said[board][1] for board in first[:MOST_NAMED])
             more = f"; and {len(first) - MOST_NAMED} more" if len(first) > MOST_NAMED else ""
-            text = f"{len(said)} of {len(nodes)} boards had been better off alone: {name} {figures}{more}"
+            text = f"{len(said)} of {len(nodes)} boards were better off alone: {name} {figures}{more}"
             keep = "join(keep=...)" if self._plan.script else "model.keep"
             cure = (
                 f"look at the data there; let boards keep layers of their own ({keep}), or exchange after fewer steps"
