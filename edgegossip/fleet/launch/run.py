@@ -107,9 +107,13 @@ def trained(
 
 def _train_alone(recipe: Recipe, runs_dir: Path, outputs: Outputs, *, quiet: bool, lasting: bool) -> Path:
     """Train each board by itself. This comes first: what a script writes to files of its own is
-    then of the run together in the end. Returns the run folder."""
+    then of the run together in the end. Returns the run folder. Raises
+    ConfigError where no board tests its model: there is nothing to compare then."""
     with trained(without_exchange(recipe), runs_dir, quiet=quiet, lasting=lasting, outputs=outputs) as folder:
-        folder.write_summary(summarise(read_run(folder.path)))
+        summary = summarise(read_run(folder.path))
+        folder.write_summary(summary)
+        if summary["score"] is None:
+            raise ConfigError("--alone: no board has tested its model, so nothing can be compared: give it a test set")
         return folder.path
 
 
