@@ -12,6 +12,7 @@ import torch
 import edgegossip
 from edgegossip.telemetry.laws import verify
 from edgegossip.telemetry.run_folder import read_run
+from edgegossip.types import ConfigError
 from tests.e2e.command import edgegossip as command
 
 ROUNDS, STEPS, LR = 12, 2, 0.1
@@ -108,3 +109,16 @@ def test_each_board_has_its_score_alone_together_and_with_the_average(mode: str,
     alone = edgegossip.Result(next(path for path in runs.iterdir() if path.name.endswith("-alone")))
     assert alone.summary["sent_bytes"]["payload"] == 0 and alone.summary["verdict"] == []
     assert not any(event.name in ("peer-up", "peer-down") for event in read_run(alone.folder).events())
+
+
+def test_where_no_board_tests_its_model_there_is_nothing_to_compare(tmp_path: Path) -> None:
+    """Which is found before the run together begins."""
+
+    def train() -> None:
+        with edgegossip.join(torch.nn.Linear(2, 1)) as run:
+            for _ in run.rounds():
+                run.exchange(loss=1.0)
+
+    with pytest.raises(ConfigError, match="no board has tested its model"):
+        edgegossip.local(train, {"network.tls": "off"}, nodes=2, rounds=2, runs=tmp_path, quiet=True, alone=True)
+    assert [path.name.rpartition("-")[2] for path in tmp_path.iterdir()] == ["alone"]
