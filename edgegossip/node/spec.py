@@ -67,6 +67,8 @@ def make_topology(recipe: Recipe, members: Sequence[NodeId]) -> Topology:
             f"gossip.topology_file is given, but gossip.topology = {section.topology}: say gossip.topology = file to use it"
         )
     if section.topology == topologies.NOBODY:
+        if section.topology_params:
+            raise ConfigError(f"gossip.topology_params.{next(iter(section.topology_params))}: none takes no parameters")
         return topologies.nobody(len(members))
     if section.topology == "file":
         if not section.topology_file:

@@ -72,3 +72,8 @@ def test_what_could_not_be_compared_is_refused(evaluation: Any, data: Any, said:
     with pytest.raises(ConfigError, match=said):
         alone(_recipe(run={"mode": "server", "name": "r", "nodes": 3}, evaluation=evaluation, data=data))
     alone(_recipe(run={"mode": "server", "name": "r", "nodes": 3}, evaluation={"where": "coordinator"}))
+
+
+def test_nobody_to_talk_to_has_no_parameters() -> None:
+    with pytest.raises(ConfigError, match=r"gossip\.topology_params\.degree"):
+        make_topology(_recipe(gossip={"topology": "none", "topology_params": {"degree": 3}}), ("a", "b"))
