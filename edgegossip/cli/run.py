@@ -84,7 +84,7 @@ def run(options: Run) -> int:
         settings = (*settings, f"run.nodes={options.nodes}")
     recipe = load(options.recipe, with_script_args(settings, options.script_args))
     if options.dry_run:
-        _say(planned(recipe, options.runs), options.as_json)
+        _say(planned(recipe, options.runs, alone=options.alone), options.as_json)
         return EXIT_OK
     return run_fleet(
         recipe,

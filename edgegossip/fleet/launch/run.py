@@ -46,11 +46,13 @@ def run_fleet(
         return _concluded(folder, plots=plots, as_json=as_json)
 
 
-def planned(recipe: Recipe, runs_dir: Path) -> dict[str, Any]:
+def planned(recipe: Recipe, runs_dir: Path, *, alone: bool = False) -> dict[str, Any]:
     """Check that the recipe can be run here, and return what would be: boards, rounds, model, bytes
     and what a user should know. Nothing is started or written. Raises an EdgegossipError."""
     members = default_members(recipe.run.nodes)
     preflight(recipe, members)
+    if alone:
+        preflight(without_exchange(recipe), members)
     layout = training.layout_of(recipe)
     return {
         "run": recipe.run.name,
