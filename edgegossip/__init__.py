@@ -10,7 +10,7 @@ run: train a recipe, or your own script, on processes of this machine.
 Result: what a run left, also of a folder that is there already.
 
     result = edgegossip.Result("runs/20260102-030405-quickstart-gossip")
-    result.summary["accuracy"]["mean"], result.metrics(), result.model(), result.report()
+    result.score, result.metrics(), result.model(), result.report()
 
 resume: go on with a run that was stopped.
 

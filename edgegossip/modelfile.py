@@ -17,6 +17,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,7 +26,9 @@ from numpy.typing import NDArray
 
 from edgegossip.choices import did_you_mean
 from edgegossip.files import replacing
-from edgegossip.types import ConfigError, DataError, UsageError
+from edgegossip.types import ConfigError, DataError, EdgegossipError, NodeId, Round, UsageError
+
+BEST = "best"  # the folder of a run folder in which models of the best evaluations are
 
 SUFFIXES = (".npz", ".safetensors")
 _LENGTH = struct.Struct("<Q")
@@ -90,6 +93,28 @@ def write_model(path: Path, arrays: Mapping[str, NDArray[Any]], about: Mapping[s
         else:
             _write_safetensors(file, plain, about)
         return file.tell()
+
+
+@dataclass(frozen=True, slots=True)
+class BestFile:
+    """Is a model that checkpoint.best kept."""
+
+    board: NodeId
+    round: Round  # how many it has had
+    merit: float  # greater for a better evaluation
+    path: Path
+
+
+def best_files(folder: Path) -> list[BestFile]:
+    """Return the models in a run folder's best/; those that cannot be read are passed over."""
+    found = []
+    for path in sorted(folder.glob("*.*")):
+        try:
+            about = ModelFile(path).about
+            found.append(BestFile(about["board"], int(about["round"]), float(about["merit"]), path))
+        except (EdgegossipError, OSError, KeyError, ValueError):
+            continue
+    return found
 
 
 def _little(name: str, array: NDArray[Any]) -> NDArray[Any]:

@@ -38,6 +38,7 @@ def run(
     *,
     runs: str | Path = "runs",
     quiet: bool = False,
+    alone: bool = False,
     **keys: Any,
 ) -> Result:
     """Train on processes of this machine, as `edgegossip run` does, and return what came of it.
@@ -49,6 +50,9 @@ def run(
         runs: the folder in which the run's own folder is made.
         quiet: print nothing while it trains. Otherwise a line comes every two seconds, on standard
             error; in a notebook a few lines change in place.
+        alone: first train each board by itself, with the same rounds, seed and data;
+            `Result.beside` has what each board reached alone, together, and with the average of the
+            models.
         keys: recipe keys as keywords. Those of [run] by their names (nodes=4, rounds=50, seed=2,
             mode="server", script_args=["--data", "data/{board}"]), others as section__key
             (codec__name="topk"), or a section as a mapping (codec={"name": "topk"}).
@@ -61,10 +65,10 @@ def run(
 
     Example:
         result = edgegossip.run("quickstart-gossip", nodes=4, rounds=50, codec__name="minmax8")
-        result.summary["accuracy"]["mean"]  # 0.94
+        result.score  # 0.94
     """
     recipe = recipes.with_settings(recipes.load(str(source)), recipes.keys_of(settings, keys))
-    return _result(trained(recipe, Path(runs), quiet=quiet))
+    return _result(trained(recipe, Path(runs), quiet=quiet, alone=alone))
 
 
 def resume(folder: str | Path, *, quiet: bool = False) -> Result:
@@ -89,6 +93,7 @@ def local(
     *,
     runs: str | Path = "runs",
     quiet: bool = False,
+    alone: bool = False,
     **keys: Any,
 ) -> Result:
     """Call `train` on each of some boards (4, or as nodes=... says), processes of this machine, and
@@ -123,7 +128,7 @@ def local(
         name = getattr(train, "__name__", "train").strip("<>")
         document = {"run": {"name": name, "script": str(script), "script_args": ["{index}"]}}
         recipe = recipes.with_settings(recipes.from_dict(document), recipes.keys_of(settings, keys))
-        return _result(trained(recipe, Path(runs), quiet=quiet, lasting=False))
+        return _result(trained(recipe, Path(runs), quiet=quiet, lasting=False, alone=alone))
 
 
 def _result(run: AbstractContextManager[RunFolder]) -> Result:

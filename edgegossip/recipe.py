@@ -379,6 +379,19 @@ class EvaluationSection:
     where: str = option("boards", "server mode: who evaluates", choices=("boards", "coordinator"))
     every: int = option(0, "evaluate every so many rounds; 0: about ten times a run", low=0)
     examples: int = option(0, "test examples of an evaluation during the run; 0: all. The last one uses all", low=0)
+    patience: int = option(
+        0,
+        "server mode: the run ends after so many evaluations in a row that are not better than the best before; 0: never",
+        low=0,
+        high=1_000_000,
+        later=True,
+    )
+    better: str = option(
+        "auto",
+        "whether a higher or a lower score is better; auto: as edgegossip knows of the scores of its own tasks",
+        choices=("auto", "higher", "lower"),
+        later=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,6 +419,11 @@ class CheckpointSection:
         1, "keep each board's and the coordinator's state every so many rounds; 0: never", low=0, high=1_000_000
     )
     keep: int = option(2, "how many of the newest checkpoints stay", low=1, high=100)
+    best: bool = option(
+        False,
+        "keep the models of the best evaluations as well, in the run folder's best/, for `model save --best`",
+        later=True,
+    )
     format: str = option("npz", "the file of a final model", choices=("npz", "safetensors"), later=True)
     slack_s: float = option(
         1.0,
@@ -484,6 +502,11 @@ def evaluation_rounds(recipe: Recipe) -> frozenset[int]:
     """Return the rounds after which every board evaluates; the last round is always one of them."""
     every = recipe.evaluation.every or max(1, recipe.run.rounds // 10)
     return frozenset(range(every - 1, recipe.run.rounds, every)) | {recipe.run.rounds - 1}
+
+
+def tests_by_board(recipe: Recipe) -> bool:
+    """Whether each board has a test set of its own, so that scores of two boards are of two."""
+    return bool(recipe.run.script) or recipe.data.partition == "local"
 
 
 def names() -> list[str]:

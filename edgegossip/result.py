@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,7 @@ from edgegossip.report.table import verdict_lines
 from edgegossip.report.units import bytes_text, seconds_text
 from edgegossip.telemetry.records import score_text
 from edgegossip.telemetry.run_folder import RunData, read_run
-from edgegossip.telemetry.summary import summarise
+from edgegossip.telemetry.summary import beside, summarise
 from edgegossip.types import HostError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Result:
 
     Example:
         result = edgegossip.Result("runs/20260102-030405-quickstart-gossip")
-        result.summary["accuracy"]["mean"]  # 0.95
+        result.score  # 0.95
         result.metrics().plot(x="step", y="train/loss")
         model = result.model()  # a torch module, averaged over the boards
     """
@@ -51,6 +52,22 @@ class Result:
 
             return read_runs(self.folders, together=True)[0].summary()
         return summarise(read_run(self.folder))
+
+    @property
+    def score(self) -> float | None:
+        """The score that the run goes by (`summary["score"]` is its name, "loss" where there is no
+        other), the mean over the boards; None where nothing was evaluated."""
+        summary = self.summary
+        mean: float | None = summary["scores"][summary["score"]]["mean"] if summary["score"] else None
+        return mean
+
+    def beside(self) -> pandas.DataFrame:
+        """Return a row for each board of a run with `alone`: `board`, and the score that the run
+        goes by of what it learnt `alone`, of the model that came of training `together`, and of the
+        `average` of the boards' models; NaN where one was not tested. Raises as `metrics` does."""
+        columns = ["board", "alone", "together", "average"]
+        rows = [[math.nan if cell is None else cell for cell in row] for row in beside(self.summary)]
+        return data_frame([dict(zip(columns, row, strict=True)) for row in rows], columns)
 
     @property
     def boards(self) -> tuple[str, ...]:
@@ -98,6 +115,12 @@ class Result:
 
         return module_of(self._found(board, round), self._models.recipe)
 
+    @property
+    def best_round(self) -> int:
+        """The round whose evaluations were the best, of a run with checkpoint.best: for `round` of
+        `state_dict` and `model`. Raises ConfigError where no model of it was kept."""
+        return self._models.best_round
+
     def distances(self) -> Mapping[str, float]:
         """Return how far each board's own model is from the average over the boards, relative to
         its norm; 0 where they agree."""
@@ -122,7 +145,7 @@ class Result:
         summary, curves = read_curves(run)
         png = learning_png(run, summary, curves) if alone else None  # curves are of one folder's records
         summary = summary if alone else self.summary
-        shown = list(summary["scores"])[:1]
+        shown = [name for name in summary["scores"] if name != "loss"][:1]
         table = [
             ("board", "state", "rounds", *shown, "test loss", "sent"),
             *(_cells(row, shown, summary["rounds_asked"]) for row in summary["boards"]),

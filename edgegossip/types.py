@@ -131,6 +131,19 @@ class LocalUpdate:
         return np.add(x, self.delta, out=self.delta if self.consumable else None)
 
 
+# Which way a score is better, of those that edgegossip's own tasks tell.
+_BETTER = {
+    **dict.fromkeys(("accuracy", "f1", "iou", "r2"), "higher"),
+    **dict.fromkeys(("loss", "mae", "rmse", "perplexity"), "lower"),
+}
+
+
+def better_of(name: str, declared: str = "auto") -> str | None:
+    """Return whether a "higher" or a "lower" value of a score is better; None where nobody knows.
+    `declared`: a recipe's evaluation.better. A loss is always better where it is lower."""
+    return _BETTER.get(name) if declared == "auto" or name == "loss" else declared
+
+
 MAX_SCORES = 16  # of one evaluation
 _SCORE = re.compile(r"[a-z0-9_-]{1,32}")
 _NOT_SCORES = ("loss", "examples")  # eval/loss and eval/examples are records of their own
@@ -160,6 +173,13 @@ class Metrics:
     def headline(self) -> tuple[str, float] | None:
         """Name and value of the first score; None where there is only the loss."""
         return next(iter(self.scores.items()), None)
+
+    def merit(self, better: str = "auto") -> float | None:
+        """Return what is greater for a better evaluation, by the first score or, without one, the
+        loss; None where nobody knows, or there is no number. `better` is as for `better_of`."""
+        name, value = self.headline or ("loss", self.loss)
+        sign = {"higher": 1.0, "lower": -1.0}.get(better_of(name, better) or "")
+        return None if sign is None or math.isnan(value) else sign * value
 
     @classmethod
     def over(cls, parts: Sequence[Metrics]) -> Metrics:

@@ -72,6 +72,12 @@ class Save:
         low=0,
         metavar="N",
     )
+    best: bool = option(
+        False, "As it was after the round whose evaluations were the best, of a run with checkpoint.best = true."
+    )
+    adapter: bool = option(
+        False, "Values that travelled alone, such as an adapter without its frozen base; .safetensors or .npz."
+    )
     examples: int = option(
         256, "Of the training set, to set the scales of an int8 model in a .onnx.", low=1, high=1_000_000
     )
@@ -92,13 +98,19 @@ def save(options: Save) -> None:
       edgegossip model save runs/20260102-030405-quickstart-gossip -o model.safetensors
       edgegossip model save runs/*-fashion --board board-2 --round 40 -o model.npz
       edgegossip model save runs/*-fashion -o model.onnx
+      edgegossip model save runs/*-fashion --best -o best.safetensors
+      edgegossip model save runs/*-distilbert --adapter -o adapter.safetensors
       edgegossip model save pi-*/runs/* -o model.safetensors
     """
     from edgegossip.export import write
     from edgegossip.report.models import RunModels
 
+    if options.best and options.round is not None:
+        raise click.UsageError("--best is of one round and --round of another: leave one out")
     models = RunModels(options.runs)
-    found = models.model(options.board, options.round)
+    found = models.model(options.board, models.best_round if options.best else options.round)
+    if options.adapter:
+        found = found.adapter(options.out)
     _say(write(found, models.recipe, options.out, examples=options.examples), options.as_json)
 
 

@@ -71,6 +71,7 @@ class Node:
     run_id: str = option("", hidden=True)
     pace: Path | None = option(None, hidden=True)
     save_to: Path | None = option(None, flag="--save", path="file", hidden=True)
+    test_average: bool = option(False, hidden=True)
 
 
 @command(Node)

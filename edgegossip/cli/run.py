@@ -32,6 +32,11 @@ class Run:
         path="folder",
         metavar="FOLDER",
     )
+    alone: bool = option(
+        False,
+        "First train each board by itself, with the same rounds, seed and data and no exchange. The table then has, by "
+        "board, the score alone, together, and of the average of the models.",
+    )
     dry_run: bool = option(False, "Check all that can be checked, say what would run, and end.")
     runs: Path = RUNS()
     outputs: Outputs = Outputs()
@@ -58,6 +63,7 @@ def run(options: Run) -> int:
       edgegossip run cifar10-gossip --set data.dir=DIR --set model.name=cnn
       edgegossip run train.py --boards 4 --set gossip.algorithm=choco-sgd -- --data data/{board}
       edgegossip run train.py --boards 4 --set run.mode=server
+      edgegossip run train.py --boards 4 --alone -- --data data/{board}
       edgegossip run cifar10-gossip --set data.dir=DIR --dry-run
       edgegossip run --resume runs/20261121-101500-quickstart-gossip
     """
@@ -68,9 +74,9 @@ def run(options: Run) -> int:
         raise click.UsageError("name a RECIPE (see `edgegossip recipe list`), or a run folder with --resume FOLDER")
     settings = options.settings
     if options.resume is not None:
-        if settings or options.nodes is not None or options.dry_run:
+        if settings or options.nodes is not None or options.dry_run or options.alone:
             raise click.UsageError(
-                "--resume goes on with the recipe of the run folder: leave --set, --boards and --dry-run out"
+                "--resume goes on with the recipe of the run folder: leave --set, --boards, --alone and --dry-run out"
             )
         return resume_fleet(options.resume, plots=options.plots, as_json=options.as_json, outputs=options.outputs)
     assert options.recipe is not None
@@ -78,9 +84,16 @@ def run(options: Run) -> int:
         settings = (*settings, f"run.nodes={options.nodes}")
     recipe = load(options.recipe, with_script_args(settings, options.script_args))
     if options.dry_run:
-        _say(planned(recipe, options.runs), options.as_json)
+        _say(planned(recipe, options.runs, alone=options.alone), options.as_json)
         return EXIT_OK
-    return run_fleet(recipe, options.runs, plots=options.plots, as_json=options.as_json, outputs=options.outputs)
+    return run_fleet(
+        recipe,
+        options.runs,
+        plots=options.plots,
+        as_json=options.as_json,
+        outputs=options.outputs,
+        alone=options.alone,
+    )
 
 
 def _say(plan: Mapping[str, Any], as_json: bool) -> None:

@@ -56,6 +56,7 @@ from edgegossip.engine.server_events import (
     Answered,
     Arriving,
     Ask,
+    Better,
     Bye,
     Completed,
     Delivering,
@@ -153,7 +154,7 @@ class ServerEngine:
     ) -> None:
         plan.layout.check(initial)
         self._plan = plan
-        self._training = Training(plan, initial, combiner, span, self._log, self._record)
+        self._training = Training(plan, initial, combiner, span, self._log, self._record, self._on_better)
         self._evaluations = self._training.evaluations
         self._boards = Boards(plan.boards, min(plan.min_nodes, len(plan.boards)), plan.return_s)
         self._agreements = Agreements(plan.agreement)
@@ -261,8 +262,12 @@ class ServerEngine:
 
     def _next_round(self) -> bool:
         self._tries = 0
-        if self.round < self._plan.rounds:
+        if self.round < self._plan.rounds and not self._evaluations.exhausted:
             return self._go(self._waiting_for_boards)
+        if self.round < self._plan.rounds and self._evaluations.best is not None:
+            best, patience = self._evaluations.best[1] + 1, self._plan.patience
+            text = f"training ends after round {self.round}: no evaluation was better than that after round {best} for so long"
+            self._log("ended-early", f"{text} (evaluation.patience = {patience})", rounds=str(self.round))
         self._effects.append(Trained(self.model))
         return self._go(self._handing_over)
 
@@ -390,8 +395,8 @@ class ServerEngine:
         frame = None
         if self._plan.hands_out_model or not self._plan.evaluates_itself:
             final = Downlink(self._plan.layout, self._plan.run_id, codecs.get(FULL))
-            final.publish(self.model, self._plan.rounds)
-            frame = final.whole(self._plan.rounds)
+            final.publish(self.model, self.round)
+            frame = final.whole(self.round)
         if self._plan.hands_out_model:
             self._parting = frame
         if self._plan.evaluates_itself:
@@ -407,12 +412,12 @@ class ServerEngine:
 
     def _all_have_evaluated(self) -> bool:
         """Take the mean of what came; where nothing did, one board after the other is asked."""
-        final, found = self._final, list[Metrics]()
+        final, found = self._final, dict[NodeId, Metrics]()
         assert final is not None
         for name, (_, answer) in sorted(self._answers().items()):
             metrics, reason = self._evaluation_in(answer)
             if metrics is not None:
-                found.append(metrics)
+                found[name] = metrics
             elif reason:
                 final.faults[name] = reason
         if not found:
@@ -420,13 +425,13 @@ class ServerEngine:
         if faults := {n: reason for n, reason in final.faults.items() if n not in self._evaluations.without}:
             said = "; ".join(f"{name}: {reason}" for name, reason in faults.items())
             self._log("not-evaluated", f"the final evaluation is without {said}", missing=",".join(faults))
-        self._evaluations.record(self._plan.rounds - 1, Metrics.over(found))
+        self._evaluations.record_all(self.round - 1, found)
         return self._complete()
 
     def _evaluating_at_last(self) -> bool:
         if self._evaluated is None:
             return False
-        self._evaluations.record(self._plan.rounds - 1, self._evaluated)
+        self._evaluations.record(self.round - 1, self._evaluated)
         return self._complete()
 
     def _looking_for_evaluator(self) -> bool:
@@ -455,7 +460,7 @@ class ServerEngine:
         name, (_, answer) = final.name, self._answers().get(final.name, (0, None))
         found, reason = self._evaluation_in(answer)
         if found is not None:
-            self._evaluations.record(self._plan.rounds - 1, found)
+            self._evaluations.record(self.round - 1, found)
             return self._complete()
         if answer is None and (member := self._boards.by_name(name)) is not None and member.busy:
             reason = f"no answer for {asking.deadline_s:g} s"
@@ -481,7 +486,7 @@ class ServerEngine:
         return None, "" if answer is None else "its answer is not to this question"
 
     def _not_evaluated(self, faults: Mapping[NodeId, str]) -> bool:
-        self._evaluations.missing(self._plan.rounds - 1, faults.items())
+        self._evaluations.missing(self.round - 1, faults.items())
         return self._complete()
 
     def _complete(self) -> bool:
@@ -733,6 +738,9 @@ class ServerEngine:
 
     def _log(self, event: str, text: str, **fields: str) -> None:
         self._effects.append(Log(event, text, fields))
+
+    def _on_better(self, model: Vec, rounds: Round, found: Metrics) -> None:
+        self._effects.append(Better(model, rounds, found))
 
     def _record(self, node: NodeId, round: Round, values: Mapping[str, Value]) -> None:
         self._effects.append(Record(node, round, values))

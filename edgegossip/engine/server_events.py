@@ -42,6 +42,9 @@ class ServerPlan:
     weighting: str = "examples"  # or "uniform"
     evaluate_after: frozenset[Round] = frozenset()  # rounds whose model is evaluated, besides the last one's
     evaluation_examples: int = 0  # of the test set, during the run; 0: all
+    better: str = "auto"  # which way a score is better, as of `types.better_of`
+    patience: int = 0  # evaluations in a row without a better one after which the run ends; 0: it does not
+    keeps_best: bool = False  # the model of the best evaluation is handed over (`Better`)
     evaluates_itself: bool = False  # the driver evaluates (`EvaluateHere`), not a board
     evaluates_everywhere: bool = False  # all boards evaluate, each on a test set of its own; not one for all
     certified: bool = False  # boards prove their names (`Joining.identity`)
@@ -301,6 +304,16 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
+class Better:
+    """Keep the model, float32[n], that has had so many rounds: no evaluation before was as good as
+    what was `found` of it."""
+
+    model: Vec
+    rounds: Round
+    found: Metrics
+
+
+@dataclass(frozen=True, slots=True)
 class Trained:
     """Hand over the model, float32[n], of which all rounds have been played; then feed
     `ModelKept`.
@@ -324,4 +337,6 @@ class Finished:
     error: EdgegossipError | None
 
 
-Effect: TypeAlias = Ask | Forget | EvaluateHere | RoundEnded | Save | Record | Log | Trained | Completed | Finished
+Effect: TypeAlias = (
+    Ask | Forget | EvaluateHere | RoundEnded | Save | Record | Log | Better | Trained | Completed | Finished
+)

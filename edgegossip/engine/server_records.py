@@ -47,6 +47,8 @@ class Progress:
     examples: Mapping[NodeId, float] = field(default_factory=dict)  # that each board claimed last
     agreement: Agreement = Agreement({})  # what its boards have alike, as far as they said it
     corrections: Mapping[NodeId, Vec] = field(default_factory=dict)  # `Downlink.corrections`
+    best: tuple[float, Round] | None = None  # the merit of the best evaluation, and of which round
+    since_best: int = 0  # evaluations that were not better, in a row
 
     def plain(self) -> dict[str, Any]:
         """Return arrays, numbers and texts only."""
@@ -63,6 +65,8 @@ class Progress:
             "instance": self.instance,
             "examples": dict(self.examples),
             "agreement": dict(self.agreement.facts),
+            "best": None if self.best is None else list(self.best),
+            "since_best": self.since_best,
             "records": {name: [round, dict(values)] for name, (round, values) in self.records.items()},
             "corrections": dict(self.corrections),
         }
@@ -87,6 +91,7 @@ class Progress:
                 levels = replace(
                     levels, loss=loss, first=pair, levels=count, lr=lr, first_claims=first_claims, sent_bits=sent_bits
                 )
+            best = found.get("best")  # not there: of an earlier version
             return cls(
                 int(found["round"]),
                 found["model"],
@@ -100,6 +105,8 @@ class Progress:
                 {name: float(claim) for name, claim in found["examples"].items()},
                 Agreement(found["agreement"]),
                 corrections,
+                None if best is None else (float(best[0]), int(best[1])),
+                int(found.get("since_best", 0)),
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, UsageError) as error:
             raise DataError(f"the coordinator's checkpoint cannot be used: {error}") from None
@@ -129,19 +136,35 @@ class Evaluations:
     that there is none. `after_rounds`: rounds after which the model is to be evaluated.
 
     `everywhere`: each board has a test set of its own, so all of a round's boards are asked, and
-    the mean of what has come by its end is the evaluation."""
+    the mean of what has come by its end is the evaluation. `of_boards`: what each of them found is
+    recorded as well, as nobody else does it here. `better`: which way a score is better;
+    `patience`: evaluations in a row that are not, after which it is `exhausted` (0: never).
+    `on_best` hears of each that is better than all before."""
 
     def __init__(
-        self, after_rounds: frozenset[Round], training: Losses, log: Log, record: Record, everywhere: bool = False
+        self,
+        after_rounds: frozenset[Round],
+        training: Losses,
+        log: Log,
+        record: Record,
+        everywhere: bool = False,
+        of_boards: bool = False,
+        better: str = "auto",
+        patience: int = 0,
+        on_best: Callable[[Round, Metrics], None] = lambda step, metrics: None,
     ) -> None:
         self._rounds, self._training, self._log, self._record = after_rounds, training, log, record
-        self._everywhere = everywhere
-        self._found: list[Metrics] = []  # of this round's question to all
+        self._everywhere, self._of_boards = everywhere, of_boards
+        self._found: dict[NodeId, Metrics] = {}  # of this round's question to all
         self._step = -1  # which was about the model after this round
         self.wanted: Round | None = None  # the model after this round, and nobody has been asked
         self._faults: Faults = ()  # of the one that is wanted
         self._asked: dict[NodeId, _PendingEvaluation] = {}
         self.asked = 0  # so far
+        self._better, self._patience, self._on_best = better, patience, on_best
+        self.best: tuple[float, Round] | None = None  # merit and round of the best evaluation
+        self.since_best = 0  # evaluations in a row that were not better
+        self._told_unknown = False
         self.without: dict[NodeId, str] = {}  # boards that have no test set, and the reason in words
 
     @property
@@ -150,10 +173,15 @@ class Evaluations:
         for it again."""
         return self.wanted if self.wanted is not None else max((a.step for a in self._asked.values()), default=None)
 
-    def resume(self, asked: int, wanted: Round | None) -> None:
-        """Go on from what an earlier process had: how many were asked, and the round that is
-        wanted."""
-        self.asked, self.wanted = asked, wanted
+    @property
+    def exhausted(self) -> bool:
+        """Whether evaluations have not become better for so long that the run is to end."""
+        return 0 < self._patience <= self.since_best
+
+    def resume(self, progress: Progress) -> None:
+        """Go on from what an earlier process had."""
+        self.asked, self.wanted = progress.evaluations, progress.evaluate_next
+        self.best, self.since_best = progress.best, progress.since_best
 
     def after(self, round: Round) -> None:
         """Take note that a round has ended."""
@@ -203,7 +231,7 @@ class Evaluations:
             if self.wanted is None and not self._everywhere:
                 self.wanted, self._faults = asked.step, asked.faults
         elif self._everywhere:
-            self._found.append(metrics)
+            self._found[name] = metrics
         else:
             self.record(asked.step, metrics)
 
@@ -213,10 +241,10 @@ class Evaluations:
         for name in list(self._asked):
             self.failed(name, "it has not answered in time")
         if self._found:
-            self.record(self._step, Metrics.over(self._found))
+            self.record_all(self._step, self._found)
         elif self._faults:
             self.missing(self._step, self._faults)
-        self._found, self._faults = [], ()
+        self._found, self._faults = {}, ()
 
     def has_none(self, name: NodeId) -> None:
         """Take note that a board has no test set: it is not asked again."""
@@ -283,6 +311,25 @@ class Evaluations:
     def record(self, step: Round, metrics: Metrics) -> None:
         """Record an evaluation of the model after round `step`."""
         self._record(COORDINATOR, step, metrics.records())
+        merit = metrics.merit(self._better)
+        if merit is None:
+            if self._patience and not self._told_unknown:
+                self._told_unknown, (name, _) = True, metrics.headline or ("loss", 0.0)
+                text = f"evaluation.patience ends nothing: nobody knows whether a higher {name} is better"
+                self._log("notice", f"{text}; say evaluation.better = higher, or lower")
+            return
+        if self.best is None or merit > self.best[0]:
+            self.best, self.since_best = (merit, step), 0
+            self._on_best(step, metrics)
+        else:
+            self.since_best += 1
+
+    def record_all(self, step: Round, found: Mapping[NodeId, Metrics]) -> None:
+        """Record what boards found of the model after round `step`, each on its own test set."""
+        if self._of_boards:
+            for name, metrics in sorted(found.items()):
+                self._record(name, step, metrics.records())
+        self.record(step, Metrics.over([metrics for _, metrics in sorted(found.items())]))
 
     def _drop_wanted(self) -> None:
         if self.wanted is not None and self._faults:

@@ -33,7 +33,7 @@ from edgegossip.engine.server_records import (
 )
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip.robust import far_beyond
-from edgegossip.types import NodeId, PeerError, Round, RunError, Vec
+from edgegossip.types import Metrics, NodeId, PeerError, Round, RunError, Vec
 
 MAX_EMPTY_ROUNDS = 3  # rounds in a row in which no board sent anything usable
 
@@ -47,9 +47,17 @@ class Training:
     `round` is the one in progress, or to be played next."""
 
     def __init__(
-        self, plan: ServerPlan, initial: Vec, combiner: Combiner | None, span: Span, log: Log, record: Record
+        self,
+        plan: ServerPlan,
+        initial: Vec,
+        combiner: Combiner | None,
+        span: Span,
+        log: Log,
+        record: Record,
+        on_better: Callable[[Vec, Round, Metrics], None] = lambda model, rounds, found: None,
     ) -> None:
-        self._plan, self._span, self._log = plan, span, log
+        self._plan, self._span, self._log, self._on_better = plan, span, log, on_better
+        self._evaluated: dict[Round, Vec] = {}  # models that are evaluated, by the round after which they were made
         self.model, self.round = initial, 0
         self._channel = Channel.of(plan.layout, plan.run_id, plan.codec)
         self._combiner = combiner or Mean(self._channel, uniform=plan.weighting == "uniform")
@@ -58,7 +66,17 @@ class Training:
         self._losses, self._examples = Losses(), Examples[NodeId]()
         self._reputation = Reputation(lambda event, text, name: log(event, text, peer=name))
         after_rounds = plan.evaluate_after | {plan.rounds - 1}
-        self.evaluations = Evaluations(after_rounds, self._losses, log, record, plan.evaluates_everywhere)
+        self.evaluations = Evaluations(
+            after_rounds,
+            self._losses,
+            log,
+            record,
+            everywhere=plan.evaluates_everywhere,
+            of_boards=plan.records_boards,
+            better=plan.better,
+            patience=plan.patience,
+            on_best=self._found_better,
+        )
         self._records = BoardRecords(plan.layout, record) if plan.records_boards else None
         self._holds: dict[NodeId, tuple[Address, Round]] = {}  # the model that a board answered last, and from where
         self._far: Mapping[NodeId, float] = {}  # whose model lay far beyond the others', and how many times
@@ -71,11 +89,12 @@ class Training:
         self._combiner.restore(progress.strategy)
         self._levels = progress.levels
         self._examples.used(progress.examples)
-        self.evaluations.resume(progress.evaluations, progress.evaluate_next)
+        self.evaluations.resume(progress)
         if self._records is not None:
             self._records.resume(progress.records)
         if progress.reference is not None:
             self._downlink.resume(progress.reference, progress.round - 1, progress.corrections)
+        self._note_evaluated()
 
     def progress(self) -> Progress:
         """Return all that another process needs to go on from here."""
@@ -91,6 +110,8 @@ class Training:
             self._plan.instance,
             dict(self._examples.claimed),
             corrections=self._downlink.corrections,
+            best=self.evaluations.best,
+            since_best=self.evaluations.since_best,
         )
 
     # A round begins
@@ -153,8 +174,25 @@ class Training:
         values |= self._sent | {f"far/{name}": times for name, times in self._far.items()}
         ended = RoundEnded(self.round, self.model, values, tuple(share.name for share in shares))
         self.evaluations.after(self.round)
+        self._note_evaluated()
         self.round += 1
         return ended
+
+    def _note_evaluated(self) -> None:
+        """Keep the model that is to be evaluated, and the one before, whose evaluation may be under
+        way: should one be the best, it is wanted."""
+        step = self.evaluations.wanted
+        if self._plan.keeps_best and step is not None:
+            self._evaluated = dict([*self._evaluated.items(), (step, self.model)][-2:])
+
+    def _found_better(self, step: Round, found: Metrics) -> None:
+        if not self._plan.keeps_best:
+            return
+        model = self._evaluated.get(step)
+        if model is None and step == self.round - 1:
+            model = self.model  # the final one, of a run that ended early
+        if model is not None:
+            self._on_better(model, step + 1, found)
 
     def _checked(self, answers: Answers) -> Sequence[WeightedUpdate]:
         """Return updates that can be used, as far as can be said before they are decoded, in the

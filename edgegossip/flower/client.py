@@ -37,7 +37,7 @@ from edgegossip.memory import Spool
 from edgegossip.telemetry.records import Sink, Value
 from edgegossip.telemetry.spans import RoundClock, Watch
 from edgegossip.training.base import Workload, stage_metrics
-from edgegossip.types import EdgegossipError, LocalUpdate, NodeId, PeerError, Round, UsageError, Vec
+from edgegossip.types import EdgegossipError, LocalUpdate, Metrics, NodeId, PeerError, Round, UsageError, Vec
 
 BEAT_S = 1.5  # between signs of life
 HOLD_S = 2.0  # for how long the coordinator keeps the question for work open when it has none
@@ -56,7 +56,8 @@ class NodeClient:
     `credentials`: for TLS, and to sign the key that the coordinator registers. `downlink`: the
     codec of what comes down, fp32 by default. `make_checkpointer`, given the model's layout and the
     run's id, says where the board keeps its state after every round and finds an earlier process's.
-    `on_turn` is called whenever its loop turns. `spool` is where large frames go.
+    `on_turn` is called whenever its loop turns. `spool` is where large frames go. `own_test`: what
+    it finds of a model is of a test set of its own, and goes into its records, too.
     """
 
     def __init__(
@@ -75,8 +76,10 @@ class NodeClient:
         make_checkpointer: Callable[[Layout, bytes], BoardCheckpointer] | None = None,
         on_turn: Callable[[], None] = lambda: None,
         spool: Spool = Spool(),
+        own_test: bool = False,
     ) -> None:
         self._name, self._address, self._codec, self._sink = name, address, codec, sink
+        self._own_test = own_test
         self._downlink, self._make_checkpointer = downlink or codecs.get(FULL), make_checkpointer
         self._checkpointer: BoardCheckpointer | None = None
         self._make_workload, self._meters, self._patience_s = make_workload, meters, patience_s
@@ -274,12 +277,22 @@ class NodeClient:
         if self._board is None:
             raise PeerError(f"{self._name} was asked to work before it was told of the run")
         board = self._board
+        board.found = None
         if message.metadata.message_type == "train":
             reply = board.train(message, self._clock, since_s)
+            self._note(board)
             if self._checkpointer is not None:
                 self._checkpointer.save(board)
             return self._with_profile(reply), lambda: self._report(board)
-        return board.evaluate(message, self._clock), lambda: None
+        reply = board.evaluate(message, self._clock)
+        self._note(board)
+        return reply, lambda: None
+
+    def _note(self, board: Board) -> None:
+        """Record what this board has just found of the model after the round before, on a test set
+        of its own."""
+        if self._own_test and board.found is not None:
+            self._sink.metrics(self._name, board.round - 1, board.found.records())
 
     def _query(self, message: Message) -> tuple[RecordDict, Callable[[], str | None]]:
         fields = messages.ask_of(message.content)
@@ -404,6 +417,7 @@ class Board:
         self._cached: _CachedAnswer | None = None
         self._report: dict[str, Value] = {}
         self.round = 0
+        self.found: Metrics | None = None  # of the model that it was asked about last
         self.instance = ""  # of the run, see ServerPlan
 
     @property
@@ -526,7 +540,8 @@ class Board:
         if examples is None:
             return None
         with clock.span("other"):
-            return messages.evaluation(self.workload.evaluate(x, examples or None))
+            self.found = self.workload.evaluate(x, examples or None)
+            return messages.evaluation(self.found)
 
     def _describe(self, update: LocalUpdate, frame: Frame) -> dict[str, Value]:
         """Return the metrics of an update and its frame."""

@@ -36,6 +36,7 @@ from edgegossip.engine.server_events import (
     Answered,
     Arriving,
     Ask,
+    Better,
     Completed,
     Delivering,
     Effect,
@@ -78,7 +79,7 @@ from edgegossip.recipe import Recipe
 from edgegossip.telemetry.records import Sink, Value
 from edgegossip.telemetry.spans import RoundClock
 from edgegossip.training.schedule import learning_rate
-from edgegossip.types import EdgegossipError, HostError, Metrics, NodeId, PeerError, RunError, Vec
+from edgegossip.types import EdgegossipError, HostError, Metrics, NodeId, PeerError, Round, RunError, Vec
 
 JOIN_S = 120.0  # slow boards import torch and read their data in well under this
 STOP_S = 8.0  # for the thread to say goodbye to every board
@@ -109,7 +110,10 @@ def plan_of(recipe: Recipe, layout: Layout, boards: Sequence[NodeId], run_id: by
         weighting=server.weighting,
         evaluate_after=recipes.evaluation_rounds(recipe),
         evaluation_examples=recipe.evaluation.examples,
-        evaluates_everywhere=bool(recipe.run.script) or recipe.data.partition == "local",
+        better=recipe.evaluation.better,
+        patience=recipe.evaluation.patience,
+        keeps_best=recipe.checkpoint.best,
+        evaluates_everywhere=recipes.tests_by_board(recipe),
         # the rate of a plateau is each board's own matter
         learning_rate=None
         if recipe.training.schedule == "plateau"
@@ -142,6 +146,7 @@ class Coordinator:
       left, unless `lose` has said that they do not.
     - `on_model`: gets the final model before it is evaluated, and again every few seconds for an
       hour while it raises HostError, as on a full disk.
+    - `on_better`: gets a model that was evaluated as better than all before, with checkpoint.best.
     - `on_over`: is called before boards hear that the run is over, so that no moment is left in
       which both model and checkpoints could be lost.
     - `superlink`: one that has been launched with these settings already; it is this coordinator's
@@ -167,6 +172,7 @@ class Coordinator:
         credentials: ServerCredentials | None = None,
         return_s: float = 0.0,
         on_model: Callable[[Vec], None] = lambda model: None,
+        on_better: Callable[[Vec, Round, Metrics], None] = lambda model, rounds, found: None,
         on_over: Callable[[], None] = lambda: None,
         superlink: SuperLink | None = None,
     ) -> None:
@@ -192,7 +198,7 @@ class Coordinator:
         self._boards, self._sink, self._folder = tuple(boards), sink, folder
         self._port = recipe.network.port if port is None else port
         self._checkpointer, self._credentials = checkpointer, credentials
-        self._on_model, self._on_over = on_model, on_over
+        self._on_model, self._on_better, self._on_over = on_model, on_better, on_over
         self._over = threading.Event()  # not Thread.join: interrupted by Ctrl-C, that takes a live thread for dead
         self._superlink = superlink
         self._driver: Driver | None = None
@@ -247,6 +253,11 @@ class Coordinator:
     def resumed(self) -> int | None:
         """The round in which it goes on for an earlier process; None when it begins."""
         return None if self._progress is None else self._progress.round
+
+    @property
+    def round(self) -> Round:
+        """The round in progress, or to be played next: how many the model has had."""
+        return 0 if self._driver is None else self._driver.round
 
     @property
     def model(self) -> Vec:
@@ -345,6 +356,7 @@ class Coordinator:
             meter=admission.sockets,
             evaluate=self._evaluate,
             on_model=self._trained,
+            on_better=self._on_better,
             on_over=self._on_over,
         )
         assert self._initial is not None
@@ -398,8 +410,9 @@ class Hooks:
     board has shown, by its number; `save` hears how far the run is, `flush` returns when that is
     safe; `meter` has more values for the record of the round that just ended; `evaluate` evaluates
     float32[n] on so many examples (None: all); `on_model` takes the final model and may raise
-    HostError, after which it is tried again; `on_over` is called before boards hear that the run is
-    over."""
+    HostError, after which it is tried again; `on_better` takes one that was evaluated as better
+    than all before, with how many rounds it has had; `on_over` is called before boards hear that
+    the run is over."""
 
     check: Callable[[], None] = lambda: None
     identity: Callable[[int], NodeId | None] = lambda node: None
@@ -408,6 +421,7 @@ class Hooks:
     meter: Callable[[], Mapping[str, Value]] = dict
     evaluate: Callable[[Vec, int | None], Metrics] | None = None
     on_model: Callable[[Vec], None] = lambda model: None
+    on_better: Callable[[Vec, Round, Metrics], None] = lambda model, rounds, found: None
     on_over: Callable[[], None] = lambda: None
 
 
@@ -451,6 +465,11 @@ class Driver:
     def lost(self) -> dict[NodeId, str]:
         """Boards that are down at this moment, and why."""
         return self._engine.lost
+
+    @property
+    def round(self) -> Round:
+        """The round in progress, or to be played next."""
+        return self._engine.round
 
     def lose(self, name: NodeId, reason: str) -> None:
         """Take note that a board's process has ended. May be called from any thread."""
@@ -561,6 +580,9 @@ class Driver:
                     assert self._hooks.evaluate is not None
                     with self._clock.span("other"):
                         self._internal.append(Evaluated(self._hooks.evaluate(model, examples)))
+                case Better(model, rounds, found):
+                    with self._clock.span("wait"):  # for the disk
+                        self._hooks.on_better(model, rounds, found)
                 case Trained(model):
                     self._until_s = time.monotonic() + SAVE_S
                     self._hand_over(model)

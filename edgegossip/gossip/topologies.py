@@ -21,6 +21,7 @@ from edgegossip.gossip.weights import Edge, Links, Matrix, links_of
 from edgegossip.types import ConfigError, NodeId, Round, UsageError
 
 __all__ = [
+    "NOBODY",
     "GraphTopology",
     "Summary",
     "build",
@@ -29,12 +30,14 @@ __all__ = [
     "gap_table",
     "get",
     "names",
+    "nobody",
     "summarise",
     "table",
 ]
 
 Seed: TypeAlias = Annotated[int, Range(0, 2**64 - 1, "of the edges")]
 
+NOBODY = "none"  # what `nobody` is called in recipes; no mesh, so `get` and `names` do not know it
 _DRAWS = 100  # of graphs that are to join all nodes
 SWAPS_PER_EDGE = 10  # attempted double edge swaps; the usual choice for the chain to forget where it began
 
@@ -391,6 +394,13 @@ def _from_file(
     if len(names) != n:
         raise UsageError(f"topology 'file' for {n} nodes was given {len(names)} member names")
     return from_text(text, names, weights, source)
+
+
+def nobody(n: int) -> GraphTopology:
+    """Return n nodes without an edge: each trains by itself, with its own model."""
+    w = np.eye(n)
+    w.flags.writeable = False
+    return GraphTopology(NOBODY, n, False, "given", (w,), (tuple(_neighbours(w, i) for i in range(n)),))
 
 
 # -- By name

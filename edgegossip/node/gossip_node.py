@@ -77,10 +77,10 @@ from edgegossip.telemetry.records import (
 from edgegossip.telemetry.spans import RoundClock
 from edgegossip.training import build_workload
 from edgegossip.training.base import Workload, stage_metrics
-from edgegossip.types import COMPUTE_THREAD_PREFIX, Metrics, NodeId, Round, RunError
+from edgegossip.types import COMPUTE_THREAD_PREFIX, EdgegossipError, Metrics, NodeId, Round, RunError
 
 if TYPE_CHECKING:
-    from edgegossip.node.storage import Checkpointer, Restored
+    from edgegossip.node.storage import BestModels, Checkpointer, Restored
 
 T = TypeVar("T")
 
@@ -156,17 +156,27 @@ class GossipNode:
         self._evaluate_after = recipes.evaluation_rounds(recipe)
         self._final: Metrics | None = None  # of the last round, over the whole test set
         self._evaluated_last = False  # that has been made, or there is no test set
+        self._best: BestModels | None = None  # None: they are not kept
         self._workload: Workload  # once it is loaded
         self._checkpointer: Checkpointer | None = None
 
-    def run(self, save_to: Path | None = None) -> Metrics | None:
+    def run(
+        self, save_to: Path | None = None, await_average: Callable[[], Path | None] | None = None
+    ) -> Metrics | None:
         """Join, play all rounds that are left, report. Returns the last evaluation, None without a
-        test set; saves the final model to `save_to`.
+        test set; saves the final model to `save_to`. `await_average` then waits for the average of
+        all boards' models, which is tested here, too, where one could be made.
 
         Raises UsageError when training diverges; RunError for a board that was started again when
         the run is over, or with nothing when there is nobody left to learn from and the run does
         not go on elsewhere."""
         patience_s = HURRY_S
+        if save_to is not None and self._spec.recipe.checkpoint.best:
+            from edgegossip.modelfile import BEST
+            from edgegossip.node.storage import BestModels
+
+            folder = save_to.parent.parent / BEST
+            self._best = BestModels(folder, self._spec.name, self._spec.recipe, self._sink)
         trim_heap()  # of what starting left: it may wait for its peers for long
         try:
             self._carry_out(self.engine.start(self._now()))
@@ -190,9 +200,26 @@ class GossipNode:
             arrays = self._workload.state(self.engine.model)
             about = about_model(name, self.engine.round, len(self._workload.layout.tensors))
             save_final(save_to, arrays, about, self._checkpointer, self._sink)
+        if await_average is not None and (path := await_average()) is not None:
+            self._test_average(path)
         self._workload.over(self.engine.model)
         self._finished(metrics)
         return metrics
+
+    def _test_average(self, path: Path) -> None:
+        from edgegossip.modelfile import ModelFile
+        from edgegossip.node.storage import vector_of
+
+        name = self._spec.name
+        try:
+            found = self._workload.evaluate(vector_of(ModelFile(path), self._workload.layout))
+        except EdgegossipError as error:  # its own model is trained, and safe
+            self._sink.event(name, "notice", f"{name} could not test the average of the boards' models: {error}")
+            return
+        if found is not None:
+            score, value = found.headline or ("test loss", found.loss)
+            text = f"the average of the boards' models, tested by {name}: {score} {score_text(score, value)}"
+            self._sink.event(name, "averaged", text, **found.records())
 
     def _finished(self, metrics: Metrics | None) -> None:
         name = self._spec.name
@@ -398,7 +425,7 @@ class GossipNode:
             **{f"{FAR_PREFIX}{peer}": times for peer, times in far_beyond(done.distances).items()},
         }
         if last or done.round in self._evaluate_after:
-            values |= self._evaluate(ended.state, last)
+            values |= self._evaluate(ended.state, last, done.round + 1)
         if self._checkpointer is not None:
             with self._clock.span("wait"):  # for the disk
                 self._checkpointer.ready()
@@ -421,18 +448,23 @@ class GossipNode:
         only this to report."""
         if not self._evaluated_last:
             round: Round = self.engine.round - 1
-            values = self._evaluate(self.engine.state, last=True)
+            values = self._evaluate(self.engine.state, True, self.engine.round)
             times = self._clock.finish_round()
             values |= self.traffic.take()
             self._sink.metrics(self._spec.name, round, values | self._meters() | times.metrics())
         return self._final
 
-    def _evaluate(self, state: Any, last: bool) -> dict[str, Value]:
+    def _evaluate(self, state: Any, last: bool, round: Round) -> dict[str, Value]:
+        """`round`: after how many the model is as it is."""
         limit, model = None if last else self._spec.recipe.evaluation.examples or None, self._algorithm.model(state)
         with self._clock.span("other"):
             metrics = self._run_beside(lambda: self._workload.evaluate(model, limit))
         if last:
             self._final, self._evaluated_last = metrics, True
+        if self._best is not None and metrics is not None:
+            with self._clock.span("wait"):  # for the disk
+                travels = len(self._workload.layout.tensors)
+                self._best.offer(metrics, round, lambda: self._workload.state(model), travels)
         return {} if metrics is None else dict(metrics.records())
 
 

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -88,9 +89,10 @@ class NodeOptions:
     joined: JoinedRun | None = None  # gossip by hand: how it came into a run that was founded
     advertise: str | None = None  # with `joined`: HOST[:PORT] at which others reach it, if not where it listens
     make_runtime: Callable[[], Runtime] = Runtime  # gossip only
+    test_average: bool = False  # managed gossip only: at the end test the average model that the parent makes
 
 
-OnLost: TypeAlias = Callable[[Mapping[str, Any]], None]
+OnNews: TypeAlias = Callable[[Mapping[str, Any]], None]
 # Where a board's records and its final model go.
 OpenOutput: TypeAlias = Callable[[NodeSpec], tuple[RecordSink, Path | None]]
 
@@ -244,10 +246,21 @@ def _gossip(
             loaded = loaded or gossip_node.load(spec, sink, checkpoints, spool)
             transport.agree(loaded.workload.agreement())
         begin()
+        average = Future[Path | None]()
+
+        def hear(news: Mapping[str, Any]) -> None:
+            if "average" in news:
+                average.set_result(None if news["average"] is None else Path(news["average"]))
+            else:
+                transport.close_peer(news["lost"], news["why"], disagrees=news.get("disagrees", False))
+
+        def await_average() -> Path | None:
+            transport.close()  # the others do not wait for us
+            sink.event(spec.name, "trained", f"{spec.name} has trained, and waits for the average of all models")
+            return average.result()
+
         if parent is not None:
-            parent.listen(
-                lambda lost: transport.close_peer(lost["lost"], lost["why"], disagrees=lost.get("disagrees", False))
-            )
+            parent.listen(hear)
 
         def load() -> gossip_node.Model:
             model = loaded or gossip_node.load(spec, sink, checkpoints, spool)
@@ -264,7 +277,7 @@ def _gossip(
             clock=runtime.clock,
             round_over=runtime.round_over,
         )
-        node.run(save_to)
+        node.run(save_to, await_average if options.test_average else None)
     finally:
         transport.close()
 
@@ -376,8 +389,8 @@ def _client(spec: NodeSpec, sink: RecordSink, save_to: Path | None, options: Nod
 
 class Parent:
     """Listens to the process that started this board under `run`, on standard input: the other
-    boards' addresses, then news of those that are lost; at its end this process ends, so that no
-    board outlives a run however that dies.
+    boards' addresses, then news, of boards that are lost and of the average of all models; at its
+    end this process ends, so that no board outlives a run however that dies.
 
     It reads on a thread of its own from the moment it is made: a board that is still loading ends
     with its parent, too."""
@@ -385,7 +398,7 @@ class Parent:
     def __init__(self) -> None:
         self._news = threading.Condition()
         self._lines: list[bytes] = []  # that nobody has asked for yet
-        self._on_lost: OnLost | None = None
+        self._on_news: OnNews | None = None
         threading.Thread(target=self._read, daemon=True, name="parent").start()
 
     def addresses(self) -> dict[NodeId, str]:
@@ -396,32 +409,32 @@ class Parent:
             line = self._lines.pop(0)
         return {str(name): str(address) for name, address in json.loads(line).items()}
 
-    def listen(self, on_lost: OnLost) -> None:
-        """Give every further line, {"lost": name, "why": reason, "disagrees": whether}, to
-        `on_lost`, on either thread."""
+    def listen(self, on_news: OnNews) -> None:
+        """Give every further line, {"lost": name, "why": reason, "disagrees": whether} or
+        {"average": path}, to `on_news`, on either thread."""
         with self._news:
-            self._on_lost = on_lost
+            self._on_news = on_news
             for line in self._lines:
-                _notify(on_lost, line)
+                _notify(on_news, line)
             self._lines.clear()
 
     def _read(self) -> None:
         while (line := _read_line()) is not None:
             with self._news:
-                if self._on_lost is not None:
-                    _notify(self._on_lost, line)
+                if self._on_news is not None:
+                    _notify(self._on_news, line)
                 else:
                     self._lines.append(line)
                     self._news.notify_all()
         os._exit(EXIT_INTERRUPTED)
 
 
-def _notify(on_lost: OnLost, line: bytes) -> None:
-    """Call `on_lost`. What goes wrong must not end the thread that watches for the parent's end: a
+def _notify(on_news: OnNews, line: bytes) -> None:
+    """Call `on_news`. What goes wrong must not end the thread that watches for the parent's end: a
     peer that is no neighbour of ours, a transport that is closed, a loop that is too busy to answer
     in time."""
     with suppress(EdgegossipError, TimeoutError, RuntimeError):
-        on_lost(json.loads(line))
+        on_news(json.loads(line))
 
 
 def _read_line() -> bytes | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgegossip import codecs
+from edgegossip import recipe as recipes
 from edgegossip.flower import BoardCheckpointer, NodeClient
 from edgegossip.flower.connection import BoardCredentials
 from edgegossip.layout import Layout
@@ -71,6 +72,7 @@ def run_client(
         make_checkpointer=None if checkpoints is None else partial(make_checkpointer, checkpoints),
         spool=Spool(None if checkpoints is None else checkpoints.parent),
         downlink=codecs.get(spec.recipe.server.downlink, **spec.recipe.server.downlink_params),
+        own_test=recipes.tests_by_board(spec.recipe),
     )
     client.run()
     # What of the model is this board's own, such as a personal head: the coordinator keeps only

@@ -66,6 +66,10 @@ def make_topology(recipe: Recipe, members: Sequence[NodeId]) -> Topology:
         raise ConfigError(
             f"gossip.topology_file is given, but gossip.topology = {section.topology}: say gossip.topology = file to use it"
         )
+    if section.topology == topologies.NOBODY:
+        if section.topology_params:
+            raise ConfigError(f"gossip.topology_params.{next(iter(section.topology_params))}: none takes no parameters")
+        return topologies.nobody(len(members))
     if section.topology == "file":
         if not section.topology_file:
             raise ConfigError("gossip.topology = file needs gossip.topology_file = PATH")
@@ -135,6 +139,12 @@ def make_algorithm(recipe: Recipe) -> GossipAlgorithm[Any]:
     optimiser around it. Raises ConfigError on an unknown name or parameter, and when the local
     optimiser is not what the algorithm takes it for."""
     section, training = recipe.gossip, recipe.training
+    if recipe.evaluation.patience:
+        raise ConfigError(
+            f"evaluation.patience = {recipe.evaluation.patience} needs run.mode = server: in gossip nobody ends a run for "
+            "all boards, and one that ended by itself would be missing to its neighbours; say 0, and checkpoint.best = true "
+            "keeps the best round"
+        )
     if not recipe.run.script:  # a script's optimiser is seen when it joins
         require_gradient_steps(section, training.optimizer, training.momentum)
     elif section.algorithm == "k-gt":

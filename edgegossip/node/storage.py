@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,13 +29,15 @@ from edgegossip.checkpoint.writer import Writer
 from edgegossip.gossip.base import GossipAlgorithm, NodeView
 from edgegossip.layout import Layout
 from edgegossip.memory import SPOOL_BYTES
-from edgegossip.modelfile import write_model
+from edgegossip.modelfile import best_files, write_model
 from edgegossip.node.spec import NodeSpec
+from edgegossip.recipe import Recipe
 from edgegossip.telemetry.records import Sink
 from edgegossip.training.base import Workload
-from edgegossip.types import DataError, EdgegossipError, HostError, NodeId, Round, UsageError, Vec
+from edgegossip.types import DataError, EdgegossipError, HostError, Metrics, NodeId, Round, UsageError, Vec
 
 FLUSH_S = 30.0  # how long a round waits for the last checkpoint of a large model
+MOST_BEST = 10  # models of a gossip board's best evaluations
 LOCKED_S = 5.0  # how long an earlier process of this board may take to end
 PATIENCE_S = 3600.0  # for room for the model
 AGAIN_S = 5.0  # between two tries, each of which is told
@@ -141,6 +143,49 @@ class Checkpointer:
 
 
 # -- the model
+
+
+class BestModels:
+    """Keeps the models of the best evaluations of one board, or of a coordinator, a file each. Of a
+    gossip run they are some: which round was the best of all boards is seen at its end."""
+
+    def __init__(self, folder: Path, name: NodeId, recipe: Recipe, sink: Sink, most: int = MOST_BEST) -> None:
+        """`folder`: best/ of the run folder; models that an earlier process left there count."""
+        self._folder, self._name, self._recipe, self._sink, self._most = folder, name, recipe, sink, most
+        self._merits = {file.round: file.merit for file in best_files(folder) if file.board == name}
+        self._told = False
+
+    def offer(
+        self, found: Metrics, round: Round, arrays: Callable[[], Mapping[str, NDArray[Any]]], travels: int
+    ) -> None:
+        """Keep the model after so many rounds, if it is one of the best by what was `found` of it.
+        What cannot be kept is told, and costs nothing else."""
+        merit = found.merit(self._recipe.evaluation.better)
+        if merit is None:
+            name, _ = found.headline or ("loss", 0.0)
+            self._say_once(f"nobody knows whether a higher {name} is better: say evaluation.better = higher, or lower")
+            return
+        if len(self._merits) >= self._most and merit <= min(self._merits.values()):
+            return
+        about = {**about_model(self._name, round, travels), "merit": repr(merit)}
+        try:
+            save_model(self._path(round), arrays(), about)
+        except HostError as error:
+            self._say_once(str(error))
+            return
+        self._merits[round] = merit
+        if len(self._merits) > self._most:
+            worst = min(self._merits, key=lambda kept: (self._merits[kept], -kept))
+            del self._merits[worst]
+            self._path(worst).unlink(missing_ok=True)
+
+    def _path(self, round: Round) -> Path:
+        return self._folder / f"{self._name}.{round}.{self._recipe.checkpoint.format}"
+
+    def _say_once(self, why: str) -> None:
+        if not self._told:
+            self._told = True
+            self._sink.event(self._name, "notice", f"checkpoint.best keeps no model: {why}")
 
 
 class DiskFull(HostError):

@@ -114,6 +114,7 @@ def draw_learning(curves: Curves, title: str, path: Path, summary: Mapping[str, 
     sent by all boards; without a score the loss alone. Where a board's process ended too early is
     marked. `summary` is the run's."""
     score, boards = summary["score"], _of_boards(summary)
+    score = None if score == "loss" else score  # which is drawn anyway
     with matplotlib.rc_context(MATPLOTLIB):
         figure = new_figure(10.0, 6.2 if score else 3.7, title)
         axes = figure.subplots(2 if score else 1, 2, sharex="col", sharey="row", squeeze=False)

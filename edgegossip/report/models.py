@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from edgegossip.checkpoint.format import read, read_meta
 from edgegossip.checkpoint.registry import STATES, RunContext
 from edgegossip.choices import did_you_mean
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.modelfile import SUFFIXES, ModelFile
+from edgegossip.modelfile import BEST, SUFFIXES, BestFile, ModelFile, best_files
 from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
 from edgegossip.recipe import Recipe
 from edgegossip.telemetry.run_folder import read_run
@@ -51,6 +51,13 @@ class FoundModel:
     length: float = 0.0  # Euclidean norm of an average
     away: Mapping[NodeId, float] = field(default_factory=dict)  # how far boards' own models are from it, in lengths
     source: Path | None = None  # the one file that it is from
+
+    def adapter(self, out: Path) -> FoundModel:
+        """Return what travelled alone, for the file `out`. Raises ConfigError where that is to be a
+        program, which needs all values."""
+        if out.suffix not in SUFFIXES:
+            raise ConfigError(f"{out}: a program needs the whole model; write an adapter to {' or '.join(SUFFIXES)}")
+        return replace(self, arrays={name: self.arrays[name] for name in self.travels}, left_out=())
 
     @property
     def about(self) -> dict[str, str]:
@@ -106,6 +113,29 @@ class RunModels:
         if self._server and file.stem == _COORDINATORS_FILE:
             return COORDINATOR
         return self._name(file)
+
+    @cached_property
+    def best_round(self) -> Round:
+        """How many rounds the best model has had: of those that every board here has kept, the one
+        whose evaluations were the best in the mean. Raises ConfigError where there is none."""
+        files = [file for file in self._best if self._server or file.board in self.boards]
+        merits: dict[Round, dict[NodeId, float]] = {}
+        for file in files:
+            merits.setdefault(file.round, {})[file.board] = file.merit
+        boards = {COORDINATOR} if self._server else set(self.boards)
+        means = {n: sum(by.values()) / len(by) for n, by in merits.items() if by.keys() == boards}
+        if not means:
+            kept = (
+                "each board kept others: name a --round" if files else "it was to be kept with checkpoint.best = true"
+            )
+            raise ConfigError(f"{self._folders[0].path} has no best model of all boards: {kept}")
+        return max(means, key=lambda n: (means[n], -n))
+
+    def drop_all_but_best(self) -> None:
+        """Remove the models of best/ that are not of the best round, once a run has ended."""
+        for file in self._best:
+            if file.round != self.best_round:
+                file.path.unlink(missing_ok=True)
 
     def model(self, board: str | None = None, round: Round | None = None) -> FoundModel:
         """Return one model. `board`: a name, "averaged" (the default of gossip) or "coordinator"
@@ -180,6 +210,13 @@ class RunModels:
     def _name(self, file: Path) -> str:
         return file.stem.removesuffix(_STAYS) if self._server else file.stem
 
+    @cached_property
+    def _best(self) -> list[BestFile]:
+        return [file for run in self._folders for file in best_files(run.path / BEST)]
+
+    def _best_of(self, board: NodeId) -> dict[Round, Path]:
+        return {file.round: file.path for file in self._best if file.board == board}
+
     def _kept_folders(self) -> list[Path]:
         return [p for run in self._folders for p in sorted((run.path / "checkpoint").glob("*")) if p.is_dir()]
 
@@ -210,8 +247,10 @@ class RunModels:
             return final
         if round is None and kept:
             round = max(kept)
+        if round in (best := self._best_of(board)):
+            return _FileSource(ModelFile(best[round]), round)
         if round not in kept:
-            rounds = sorted({*kept, *([final.round] if final else [])})
+            rounds = sorted({*kept, *best, *([final.round] if final else [])})
             raise ConfigError(f"round {round} of {board} is not kept; rounds that are: {', '.join(map(str, rounds))}")
         return self._restored(board, kept[round], round)
 
@@ -266,15 +305,19 @@ class RunModels:
 
     def _coordinator(self, final: Path | None, round: Round | None) -> _Source:
         rounds = self.recipe.run.rounds
-        if final is not None and round in (None, rounds):
-            return _FileSource(ModelFile(final), rounds)
+        if final is not None:
+            source = _FileSource(ModelFile(final), rounds)
+            if round in (None, rounds := source.round):
+                return source
         kept = self._kept(COORDINATOR)
         if round is None and kept:
             round = max(kept)
         if round is None:
             raise DataError(f"{self._folders[0].path} has no model yet: the coordinator has kept none")
+        if round in (best := self._best_of(COORDINATOR)):
+            return _FileSource(ModelFile(best[round]), round)
         if round not in kept:
-            there = ", ".join(map(str, sorted({*kept, *([rounds] if final else [])}))) or "none"
+            there = ", ".join(map(str, sorted({*kept, *best, *([rounds] if final else [])}))) or "none"
             raise ConfigError(f"round {round} of the coordinator is not kept; rounds that are: {there}")
         meta, value = self._opened(kept[round], COORDINATOR)
         return _VectorSource(round, _layout_of(meta, self.recipe).views(value["model"]), {}, kept[round])

@@ -29,7 +29,7 @@ _STATES = {
     "resumed": "starting",
 }
 # They change a board's line, or are for the verdict, and say nothing.
-_QUIET = frozenset({*_STATES, "waiting", "compared", "averaged"} - {"lost", "restarted"})
+_QUIET = frozenset({*_STATES, "waiting", "trained", "compared", "averaged", "trained-alone"} - {"lost", "restarted"})
 ALARMS = frozenset(
     {
         "lost",

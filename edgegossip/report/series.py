@@ -104,7 +104,8 @@ def align(series: Mapping[NodeId, Series]) -> Curves:
         out = np.full((len(series), steps.size), np.nan)
         for row, (node, s) in enumerate(series.items()):
             if name in s.columns:
-                out[row, at[node]] = s.columns[name]
+                known = np.isfinite(s.columns[name])  # an evaluation may have a record of its own
+                out[row, at[node][known]] = s.columns[name][known]
         return out
 
     boards = {node: s for node, s in series.items() if node != COORDINATOR} or series

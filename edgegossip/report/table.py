@@ -9,7 +9,7 @@ from typing import Any
 
 from edgegossip.report.units import bytes_text, number_text, padded, printable, seconds_text, width
 from edgegossip.telemetry.records import PARTS, score_text
-from edgegossip.telemetry.summary import SENT, evaluated_by
+from edgegossip.telemetry.summary import SENT, beside, evaluated_by
 
 _RUIN = {  # verdict.py's word -> how the run ended
     "diverged": "diverged",
@@ -29,7 +29,7 @@ def run_table(summary: Mapping[str, Any]) -> str:
     seconds by part; below them all boards together, unless there is only one. Unknown values are
     "-"."""
     rows = summary["boards"]
-    scores = list(summary["scores"])[:MOST_SCORES]
+    scores = [name for name in summary["scores"] if name != "loss"][:MOST_SCORES]  # which has a column anyway
     reached = [_reached(_name(row), {name: row["scores"].get(name) for name in scores}, row) for row in rows]
     times = [_times(_name(row), row) for row in rows]
     whole = len(rows) != 1  # whether a row for all boards would say more than theirs
@@ -45,9 +45,30 @@ def run_table(summary: Mapping[str, Any]) -> str:
             "",
             *_aligned(_TIME, times, {"compute": "round time"}, whole),
             "",
+            *_beside(summary),
             *(line for note in [*_notes(summary), *verdict_lines(summary)] for line in _wrapped(note)),
         ]
     )
+
+
+def _beside(summary: Mapping[str, Any]) -> list[str]:
+    """What training together gave each board, beside what it reached by itself."""
+    score, rows = str(summary["score"]), beside(summary)
+    if not rows:
+        return []
+    heads = ["board", "alone", "together", "average of models"]
+    cells = [[printable(name, 64), *(score_text(score, value) for value in reached)] for name, *reached in rows]
+    both = [row for row in rows if None not in row[1:3]]
+    means = [_mean([row[1] for row in both]), _mean([row[2] for row in both]), _mean([row[3] for row in both])]
+    cells.append(["all", *(score_text(score, mean) for mean in means)])
+    count = 3 if means[2] is None else 4
+    group = {"alone": "test loss" if score == "loss" else printable(score, 32)}
+    return [*_aligned(heads[:count], [row[:count] for row in cells], group, True), ""]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def runs_table(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -106,6 +127,10 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
         )
     if len(summary["boards"]) != 1:
         notes.append(f"all: {_whose(summary)}, bytes are sums over all boards")
+    if rows := beside(summary):
+        note = "alone: each board by itself, with the same rounds, seed and data, and no exchange"
+        tested = "; average of models: the mean of the boards' models, on each board's test data"
+        notes.append(note + (tested if any(row[3] is not None for row in rows) else ""))
     if summary["failed_nodes"]:
         notes += [f"lost: {_name_and_why(row, summary)}" for row in summary["boards"] if row["state"] == "lost"]
         notes.append("figures of a lost board are up to that moment")
@@ -122,10 +147,11 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
 
 def _whose(summary: Mapping[str, Any]) -> str:
     """Whose evaluations stand in the last row."""
-    what = "scores and test loss are" if summary["scores"] else "the test loss is"
+    scores = summary["score"] not in (None, "loss")
+    what = "scores and test loss are" if scores else "the test loss is"
     if evaluated_by(summary) == "coordinator":
         return f"{what} of the coordinator's model"
-    means = "means" if summary["scores"] else "a mean"
+    means = "means" if scores else "a mean"
     return f"{what} {means} over the boards that finished"
 
 

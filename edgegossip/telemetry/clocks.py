@@ -14,7 +14,7 @@ from edgegossip.types import NodeId
 
 COORDINATOR = "coordinator"  # the node name under which a coordinator writes; it is not a board
 # Events about a node that another process writes: who started the run.
-AFTERWARDS = frozenset({"compared", "averaged"})  # a look at the models, when all boards' processes have ended
+AFTERWARDS = frozenset({"compared", "averaged", "trained-alone"})  # a look at the models, when all have trained
 OF_THE_RUN = frozenset({"lost", "restarted", "resumed", "silent", *AFTERWARDS})
 BELIEVED_S = 86_400.0  # a time of day that is further from most others' is a wrong one
 NEAR_S = 10.0  # a run's clock that seems further from its first board's: the time of day was set meanwhile

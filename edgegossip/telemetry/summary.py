@@ -7,8 +7,14 @@ What is not known is null, never 0. A board that was lost keeps its own figures 
 - `accuracy`, `scores`, `loss`, `train_loss`, `time_s`, `rounds`: the boards that finished; while
   none has, those still at work. Each is a board's last evaluation, last training loss and its sum
   of seconds; `loss`, `train_loss` and `time_s` are means over boards.
-- `score` is the name of the score that the task goes by, null where there is only the loss;
-  `accuracy` has nulls in it where accuracy is none of the scores.
+- `score` is the name of what the run goes by, the first of `scores`: that of the task, or "loss"
+  where there is only that; null where nothing was evaluated. `better` says whether it should be
+  "higher" or "lower"; null of a user's own score that does not say. `accuracy` is the score of that
+  name, and what the run goes by where there is none.
+- Where a coordinator asked its boards, each on a test set of its own, the mean is the
+  coordinator's, weighted by examples; least and greatest are the boards'.
+- `alone` and `average` are the same score of what boards made without exchange (`run --alone`),
+  and of the mean of their models, each on the board's own test set.
 - `sent_bytes`, `received_bytes`: sums over all boards, lost ones included: what was sent was sent.
   What a coordinator sends is what its boards receive.
 - `seconds`: wall time, from the start of the first board to the last record, on the clock of all
@@ -34,7 +40,7 @@ from edgegossip.telemetry.clocks import AFTERWARDS, OF_THE_RUN, Clocks
 from edgegossip.telemetry.clocks import COORDINATOR as COORDINATOR
 from edgegossip.telemetry.records import EVALUATED, PARTS, EventRecord, MetricsRecord, Record, scores_in
 from edgegossip.telemetry.run_folder import RunData
-from edgegossip.types import NodeId
+from edgegossip.types import NodeId, better_of
 
 if TYPE_CHECKING:
     from edgegossip.telemetry.verdict import RunPlan
@@ -71,6 +77,8 @@ class _Totals:
     last: dict[str, float] = field(default_factory=dict)
     scores: dict[str, float] = field(default_factory=dict)  # of the last evaluation, the headline first
     evaluated: bool = False
+    alone: dict[str, float] = field(default_factory=dict)  # scores of what it made by itself, in a run beside
+    average: dict[str, float] = field(default_factory=dict)  # of the boards' mean model, on its test set
     measured_rounds: int = 0  # that say what energy they took
     encoded_bits: float = 0.0
     encoded_values: float = 0.0
@@ -82,6 +90,11 @@ class _Totals:
     interruptions: list[tuple[str, EventRecord]] = field(default_factory=list)  # what it came to, who told first
     times_s: array[float] = field(default_factory=lambda: array("d"))  # of its rounds, as they came
     steps: array[int] = field(default_factory=lambda: array("q"))
+
+    @property
+    def shown(self) -> dict[str, float]:
+        """Its scores; the test loss where that is all that was told."""
+        return _shown({f"{EVALUATED}{name}": value for name, value in self.scores.items()} | self.last)
 
     def take(self, record: MetricsRecord) -> None:
         self.rounds = max(self.rounds, record.step + 1)
@@ -146,8 +159,14 @@ def summarise(run: RunData, metrics: Iterable[MetricsRecord] | None = None) -> d
 
 def head_of(run: RunData) -> dict[str, Any]:
     """Return what a summary says of the run itself: its name, mode and rounds."""
-    section = recipe_of(run).get("run", {})
-    return {"run": run.name, "mode": section.get("mode"), "rounds_asked": section.get("rounds")}
+    recipe = recipe_of(run)
+    section, better = recipe.get("run", {}), recipe.get("evaluation", {}).get("better", "auto")
+    return {
+        "run": run.name,
+        "mode": section.get("mode"),
+        "rounds_asked": section.get("rounds"),
+        "better": better,
+    }
 
 
 def members_of(run: RunData) -> Sequence[NodeId]:
@@ -215,6 +234,10 @@ class Summary:
             totals.state = ENDS.get(record.name, totals.state)
             if record.name in _INTERRUPTED:
                 totals.interrupted(record)
+            if record.name == "trained-alone":
+                totals.alone = _shown(record.fields)
+            if record.name == "averaged":
+                totals.average = _shown(record.fields)
             if record.name in ("error", "lost"):
                 totals.why = record.text.removeprefix(f"lost {record.node}: ")
         if isinstance(record, EventRecord) and record.name in OF_THE_RUN:
@@ -267,19 +290,27 @@ def _document(head: Mapping[str, Any], nodes: Mapping[NodeId, _Totals], seconds:
     boards = {name: t for name, t in nodes.items() if name != COORDINATOR}
     basis = [t for t in boards.values() if t.state == "finished"]
     basis = basis or [t for t in boards.values() if t.state == "unfinished"]
-    evaluated = _evaluated(basis, nodes.get(COORDINATOR))
-    names = dict.fromkeys(name for totals in evaluated for name in totals.scores)
-    scores = {name: _spread([t.scores[name] for t in evaluated if name in t.scores]) for name in names}
+    whole = nodes.get(COORDINATOR)
+    whole = whole if whole is not None and whole.evaluated else None
+    evaluated = [t for t in basis if t.evaluated]
+    named = ([whole] if whole is not None else []) + evaluated
+    names = dict.fromkeys(name for totals in named for name in totals.shown)
+    scores = {name: _spread([t.shown[name] for t in evaluated if name in t.shown], whole, name) for name in names}
+    score = next(iter(scores), None)
+    loss = _spread([t.last["eval/loss"] for t in evaluated if "eval/loss" in t.last], whole, "loss")
     return {
         "run": head.get("run"),
         "mode": head.get("mode"),
         "nodes": len(boards),
         "rounds": max((t.rounds for t in basis), default=0),
         "rounds_asked": head.get("rounds_asked"),
-        "accuracy": scores.get("accuracy") or _spread(()),
-        "score": next(iter(scores), None),
+        "accuracy": scores.get("accuracy") or scores.get(score or "") or _spread(()),
+        "score": score,
+        "better": better_of(score, head.get("better", "auto")) if score else None,
         "scores": scores,
-        "loss": _mean([t.last["eval/loss"] for t in evaluated if "eval/loss" in t.last]),
+        "alone": _spread([t.alone[score] for t in basis if score in t.alone]) if score else _spread(()),
+        "average": _spread([t.average[score] for t in basis if score in t.average]) if score else _spread(()),
+        "loss": loss["mean"],
         "train_loss": _mean([t.last["train/loss"] for t in basis if "train/loss" in t.last]),
         "seconds": seconds if any(t.seconds is not None for t in nodes.values()) else None,
         "sent_bytes": {part: _sum_bytes(boards.values(), name) for part, name in _SENT_METRICS.items()},
@@ -307,8 +338,10 @@ def _row(name: NodeId, totals: _Totals) -> dict[str, Any]:
         "why": totals.why if totals.state == "lost" else "",
         "restarts": totals.restarts,
         "rounds": totals.rounds,
-        "accuracy": totals.scores.get("accuracy"),
-        "scores": dict(totals.scores),
+        "accuracy": totals.shown.get("accuracy", next(iter(totals.shown.values()), None)),
+        "scores": totals.shown,
+        "alone": totals.alone,
+        "average": totals.average,
         "loss": totals.last.get("eval/loss"),
         "train_loss": totals.last.get("train/loss"),
         "seconds": totals.seconds,
@@ -324,16 +357,31 @@ def _row(name: NodeId, totals: _Totals) -> dict[str, Any]:
     }
 
 
-def _evaluated(basis: Sequence[_Totals], coordinator: _Totals | None) -> list[_Totals]:
-    """The boards that evaluated; where none did, the coordinator if it did."""
-    found = [t for t in basis if t.evaluated]
-    return [coordinator] if not found and coordinator is not None and coordinator.evaluated else found
+def _shown(values: Mapping[str, Any]) -> dict[str, float]:
+    """The scores in an evaluation by its metrics' names, the loss where there is only that."""
+    names = scores_in(values) or ["loss"]
+    found = {name: values.get(f"{EVALUATED}{name}") for name in names}
+    return {name: float(value) for name, value in found.items() if isinstance(value, float | int)}
+
+
+def beside(summary: Mapping[str, Any]) -> list[tuple[NodeId, float | None, float | None, float | None]]:
+    """Return what each board reached by the score that the run goes by: its name, by itself, in
+    this run, and with the average of the boards' models. Empty where no board trained by itself."""
+    score, rows = summary["score"], [row for row in summary["boards"] if row["role"] == "board"]
+    if not any(score in row.get("alone", ()) for row in rows):
+        return []
+    whole = next((row["scores"].get(score) for row in summary["boards"] if row["role"] == "coordinator"), None)
+    together = {row["node"]: row["scores"].get(score, whole) for row in rows if row["state"] != "lost"}
+    return [
+        (row["node"], row["alone"].get(score), together.get(row["node"]), row["average"].get(score)) for row in rows
+    ]
 
 
 def evaluated_by(summary: Mapping[str, Any]) -> str:
-    """Return whose evaluations a document tells: "board" or "coordinator"; "" without any."""
+    """Return whose model a document's scores are of: each "board" its own, or the one of the
+    "coordinator", whoever evaluated that; "" without any."""
     told = {row["role"] for row in summary["boards"] if row["scores"] or row["loss"] is not None}
-    return "board" if "board" in told else "coordinator" if told else ""
+    return "coordinator" if "coordinator" in told else "board" if told else ""
 
 
 def _known(basis: Sequence[_Totals], name: str) -> list[float]:
@@ -344,8 +392,13 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _spread(values: Sequence[float]) -> dict[str, float | None]:
-    return {"mean": _mean(values), "min": min(values, default=None), "max": max(values, default=None)}
+def _spread(values: Sequence[float], whole: _Totals | None = None, name: str = "") -> dict[str, float | None]:
+    """Mean, least and greatest; `whole` evaluated for all, and says the mean."""
+    mean = _mean(values)
+    if whole is not None:
+        mean = whole.last.get("eval/loss") if name == "loss" else whole.scores.get(name)
+        values = values if mean is None else [mean, *values]  # a board that is lost by now had its part in it
+    return {"mean": mean, "min": min(values, default=None), "max": max(values, default=None)}
 
 
 def _sum_bytes(nodes: Iterable[_Totals], name: str) -> int | None:

@@ -23,7 +23,10 @@ second run reads no warning, so each rule waits for evidence, and short runs are
   classes of their own look like that, and a model that has learnt its examples by heart.
 - `outlier` (hint): most of a board's neighbours, or a coordinator, found its model far beyond the
   others' in most rounds.
+- `worse` (hint): a board had a better score by itself, where `run --alone` tried that.
 - `refused` (hint): a board was refused, and took no part.
+
+A run in which nobody was to exchange anything (`alone`) is judged by what its boards learnt.
 
 A loss may be below 0, such as a log-likelihood: what it rises by is held against its size.
 """
@@ -36,6 +39,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
+from edgegossip.gossip.topologies import NOBODY
+from edgegossip.telemetry.clocks import COORDINATOR
 from edgegossip.telemetry.records import (
     EVALUATED,
     FAR_PREFIX,
@@ -43,9 +48,10 @@ from edgegossip.telemetry.records import (
     LINK_PREFIX,
     EventRecord,
     MetricsRecord,
+    score_text,
     scores_in,
 )
-from edgegossip.types import NodeId
+from edgegossip.types import NodeId, better_of
 from edgegossip.untrusted import Refusal
 
 ENOUGH_ROUNDS = 10  # before which nobody is told that nothing was learnt
@@ -119,6 +125,11 @@ class RunPlan:
         return PurePath(str(self.get("run", "script") or "")).name
 
     @property
+    def alone(self) -> bool:
+        """Whether each board was to train by itself."""
+        return bool(self.get("run", "mode") == "gossip" and self.get("gossip", "topology") == NOBODY)
+
+    @property
     def lr(self) -> float | None:
         """The learning rate, where the recipe says it."""
         lr = self.get("training", "lr")
@@ -141,6 +152,8 @@ class _Node:
     lost: float = 0.0  # relative error of its last message
     last: float | None = math.nan  # training loss of the last round; None: no number
     score: float | None = None
+    tested_itself: bool = False
+    alone_scores: Mapping[str, float] = field(default_factory=dict)  # what it reached by itself, by name
     loss: float | None = None  # of the last evaluation
     r2: float | None = None
     tested: float = 0.0  # examples of it
@@ -205,7 +218,7 @@ class Evidence:
         self._nodes: dict[NodeId, _Node] = {}
         self._curve = _Curve()
         self._score = ""  # the one that the task goes by
-        self._averaged: dict[str, float] = {}  # the average of the boards' models, evaluated
+        self._averages: dict[NodeId, Mapping[str, float]] = {}  # the average of the boards' models, by who tested it
         self._refused: dict[tuple[NodeId, str], Refusal] = {}  # by name and reason
         self._came: set[NodeId] = set()  # who was there at some time
         self._quarantined: dict[NodeId, str] = {}
@@ -242,8 +255,10 @@ class Evidence:
         """Return what is not as it should be with the boards that finished, ruins first."""
         nodes = {name: node for name, node in self._nodes.items() if name in finished}
         found = [*self._diverged(nodes)] or [*self._chance(nodes)]
+        if self._plan.alone:
+            return found
         found += self._apart(nodes)
-        found += [*self._split(nodes), *self._mute(nodes)]
+        found += [*self._split(nodes), *self._mute(nodes), *self._worse(nodes)]
         if not any(f.ruin for f in found):
             found += [*self._stalled(nodes), *self._gap(nodes)]
         found += self._outliers()
@@ -254,7 +269,7 @@ class Evidence:
 
     def _evaluated(self, node: _Node, record: MetricsRecord) -> None:
         node.loss, node.tested = record.number("eval/loss"), record.number("eval/examples") or 0.0
-        node.r2 = record.number("eval/r2")
+        node.r2, node.tested_itself = record.number("eval/r2"), True
         for name in scores_in(record.values)[:1]:
             self._score, node.score = name, record.number(f"{EVALUATED}{name}")
 
@@ -266,8 +281,9 @@ class Evidence:
                 if isinstance(away, float | int) and isinstance(length, float | int) and length > 0:
                     self._nodes.setdefault(event.node, _Node()).away = away / length
             case "averaged":
-                numbers = {k: float(v) for k, v in event.fields.items() if isinstance(v, float | int)}
-                self._averaged = numbers
+                self._averages[event.node] = _figures(event)
+            case "trained-alone":
+                self._nodes.setdefault(event.node, _Node()).alone_scores = _figures(event)
             case "refused" if "why" in event.fields:  # else a message was, and nobody
                 refusal = Refusal(*(str(event.fields.get(key, "")) for key in ("who", "address", "why")))
                 self._refused.setdefault((peer or refusal.who or refusal.address, refusal.why), refusal)
@@ -308,15 +324,16 @@ class Evidence:
         scores = self._scores(nodes)
         if not scores or not self._enough(nodes):
             return
-        explained = [node.r2 for node in nodes.values() if node.r2 is not None]
+        judged = self._judged(nodes)
+        explained = [node.r2 for node in judged.values() if node.r2 is not None]
         if explained and (r2 := sum(explained) / len(explained)) <= 0.0:
             text = f"r2, {r2:.3g}, is not better than that of always predicting the mean"
             yield Finding("chance", text, self._cure_of_chance(nodes), True)
         if self._score != "accuracy":
             return
         reached = sum(scores.values()) / len(scores)
-        losses = [node.loss for node in nodes.values() if node.loss is not None]
-        tested = max((node.tested for node in nodes.values()), default=0.0) or 1000.0
+        losses = [node.loss for node in judged.values() if node.loss is not None]
+        tested = max((node.tested for node in judged.values()), default=0.0) or 1000.0
         guess = self._plan.guess
         if guess is None:
             ends = self._curve.ends()
@@ -339,7 +356,7 @@ class Evidence:
         floor, scores = self._plan.guess, self._scores(nodes)
         far = max((node.away for node in nodes.values() if node.away is not None), default=0.0)
         away = f"; they are up to {far:.2g} of a model's length from it" if far >= 0.01 else ""
-        own, one = (sum(scores.values()) / len(scores) if scores else None), self._averaged.get(self._score)
+        own, one = _mean(scores.values()), _mean(a[self._score] for a in self._averages.values() if self._score in a)
         if floor is not None and self._score == "accuracy" and own is not None and self._enough(nodes):
             best, worst = max(scores.values()), min(scores, key=lambda name: scores[name])
             reached = max(own, one or 0.0, best)
@@ -395,6 +412,33 @@ class Evidence:
             text = f"messages hold next to nothing: they lose {lost:.3g} times the length of what was meant"
             yield Finding("mute", text, finer)
 
+    def _worse(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
+        """By more than what the size of a test set explains."""
+        name, judged = self._score or "loss", self._judged(nodes)
+        better = better_of(name, str(self._plan.get("evaluation", "better") or "auto"))
+        if better is None:
+            return
+        said: dict[NodeId, tuple[float, str]] = {}
+        for board, node in nodes.items():
+            own = node if node.tested_itself else judged.get(COORDINATOR, node)
+            together, alone = own.loss if name == "loss" else own.score, node.alone_scores.get(name)
+            if together is None or alone is None:
+                continue
+            lost = alone - together if better == "higher" else together - alone
+            share = name == "accuracy" and 0.0 <= alone <= 1.0
+            if lost > (_noise(alone, own.tested if own.tested > 1 else 1000.0) if share else 0.05 * abs(alone)):
+                said[board] = lost, f"{score_text(name, together)} at {board}, {score_text(name, alone)} by itself"
+        if said:
+            first = sorted(said, key=lambda board: -said[board][0])
+            figures = "; ".join(said[board][1] for board in first[:MOST_NAMED])
+            more = f"; and {len(first) - MOST_NAMED} more" if len(first) > MOST_NAMED else ""
+            text = f"{len(said)} of {len(nodes)} boards were better off alone: {name} {figures}{more}"
+            keep = "join(keep=...)" if self._plan.script else "model.keep"
+            cure = (
+                f"look at the data there; let boards keep layers of their own ({keep}), or exchange after fewer steps"
+            )
+            yield Finding("worse", text, cure)
+
     def _stalled(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
         ends = self._curve.ends()
         if ends is None or self._curve.rounds < 2 * ENOUGH_ROUNDS or not self._enough(nodes):
@@ -449,10 +493,13 @@ class Evidence:
     # -- of all of them ---------------------------------------------------------------------------
 
     def _scores(self, nodes: Mapping[NodeId, _Node]) -> dict[NodeId, float]:
-        found = {name: node.score for name, node in nodes.items() if node.score is not None}
-        if not found:  # a coordinator evaluates for all
-            found = {name: node.score for name, node in self._nodes.items() if node.score is not None}
-        return {name: score for name, score in found.items() if score is not None}
+        return {name: node.score for name, node in self._judged(nodes).items() if node.score is not None}
+
+    def _judged(self, nodes: Mapping[NodeId, _Node]) -> Mapping[NodeId, _Node]:
+        """Whose evaluations count: the coordinator's for all, where it has some. Of one model,
+        scores on each board's own test set tell those sets apart, and not the boards."""
+        whole = self._nodes.get(COORDINATOR)
+        return nodes if whole is None or whole.score is None else {COORDINATOR: whole}
 
     def _enough(self, nodes: Mapping[NodeId, _Node]) -> bool:
         """Whether these boards trained for long enough to be told what they have not learnt."""
@@ -558,6 +605,16 @@ def _groups(nodes: Iterable[NodeId], pairs: Collection[tuple[NodeId, NodeId]]) -
 def _noise(guess: float, tested: float) -> float:
     """How far from its mean the accuracy of guessing may be, over so many examples."""
     return 2.0 * math.sqrt(guess * (1.0 - guess) / tested) + 0.01
+
+
+def _figures(event: EventRecord) -> dict[str, float]:
+    """The scores in an event; of earlier versions without `eval/`."""
+    return {k.removeprefix(EVALUATED): float(v) for k, v in event.fields.items() if isinstance(v, float | int)}
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return sum(known) / len(known) if known else None
 
 
 def _percent(share: float) -> str:

@@ -25,6 +25,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from edgegossip.agreement import Agreement, Fact, sums
 from edgegossip.choices import did_you_mean
+from edgegossip.gossip.topologies import NOBODY
 from edgegossip.recipe import Recipe
 from edgegossip.training.base import require_gradient_steps, require_plain_steps
 from edgegossip.training.serialization import find_unserializable, pack, rng_state, set_rng_state, unpack
@@ -180,6 +181,8 @@ class Run:
         boards: how many boards the run has.
         round: the round that the loop is at, from 0 of `total_rounds`.
         total_rounds: how many rounds the run has.
+        alone: whether nothing is exchanged: of a script that was started by itself, and where
+            `run --alone` trains each board by itself.
     """
 
     def __init__(
@@ -195,6 +198,7 @@ class Run:
         self.total_rounds = rounds
         self.name: NodeId = "alone" if context is None else context.name
         self.index, self.boards = (0, 1) if context is None else (context.index, context.recipe.run.nodes)
+        self.alone = context is None or context.recipe.gossip.topology == NOBODY
         self.round: Round = 0
         self._asked_rounds = asked_rounds  # what the script gave `join`
         self._thread = threading.get_ident()

@@ -8,12 +8,14 @@ import signal
 import statistics
 import time
 import urllib.request
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from edgegossip import recipe as recipes
+from edgegossip.report.models import RunModels
 from edgegossip.telemetry.run_folder import read_run
 from edgegossip.training import layout_of
 from tests.e2e.command import Running, edgegossip
@@ -41,12 +43,19 @@ def test_run_trains_and_accounts_for_bytes_and_seconds(
     mode: str, codec: str, nodes: int, more: tuple[str, ...], tmp_path: Path
 ) -> None:
     """And its folder is complete."""
-    sets = ("--set", f"codec.name={codec}", "--nodes", str(nodes))
+    sets = ("--set", f"codec.name={codec}", "--nodes", str(nodes), "--set", "checkpoint.best=true")
     with edgegossip("run", f"quickstart-{mode}", *SHORT, *sets, *more, runs=tmp_path) as running:
         code, out, err = running.finish()
         assert running.nobody_left()
         folder = running.folder()
     assert code == 0, err
+    best, who = RunModels([folder]).best_round, [f"board-{k}" for k in range(nodes)]
+    names = who if mode == "gossip" else ["coordinator"]
+    assert [file.name for file in sorted((folder / "best").iterdir())] == [f"{name}.{best}.npz" for name in names]
+    reached: defaultdict[int, float] = defaultdict(float)  # the boards' evaluations, or the coordinator's
+    for record in read_run(folder).metrics():
+        reached[record.step + 1] += record.number("eval/accuracy") or 0.0
+    assert reached[best] == pytest.approx(max(reached.values()))
     _check_accounts(folder, mode, codec, nodes)
     _check_folder(folder, plots=0 if more else 3)
     for word in ("board-0", f"board-{nodes - 1}", "compute", "transmit", "payload", "this command took"):

@@ -381,11 +381,13 @@ def test_boards_with_test_sets_of_their_own_evaluate_together() -> None:
 
 
 def test_a_final_evaluation_by_all_is_of_those_that_can() -> None:
-    run = Run(boards=4, rounds=2, evaluates_everywhere=True)
+    run = Run(boards=4, rounds=2, evaluates_everywhere=True, records_boards=True)
     run.boards[1].spoil = {FINAL: lambda r: replace(r, evaluation=DecodeError("the evaluation makes no sense"))}
     run.play()
     assert run.evaluations().keys() == {0, 1}
     assert run.texts("not-evaluated") == ["the final evaluation is without board-1: the evaluation makes no sense"]
+    told = {name for name, step, values in run.records if step == 1 and "eval/loss" in values}
+    assert told == {"board-0", "board-2", "board-3", "coordinator"}
     nobody = Run(boards=2, rounds=2, evaluates_everywhere=True)
     for board in nobody.boards:
         board.spoil = {FINAL: lambda r: replace(r, evaluation=None)}

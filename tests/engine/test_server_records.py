@@ -149,6 +149,18 @@ def test_where_each_board_has_a_test_set_the_evaluation_is_the_mean_by_examples(
     assert logs[-1] == "the model after round 3 is not evaluated (a: it hangs; b: it has not answered in time)"
 
 
+def test_of_boards_elsewhere_each_ones_own_evaluation_is_recorded_too(written: Written) -> None:
+    made = Evaluations(frozenset({1}), Losses(), lambda *_, **__: None, written, everywhere=True, of_boards=True)
+    made.after(1)
+    made.ask(["a", "b"], 1)
+    made.answered("b", Metrics(0.1, 10, {"accuracy": 0.9}))
+    made.answered("a", Metrics(0.5, 30, {"accuracy": 0.5}))
+    made.after(2)
+    assert [(name, step, values["eval/accuracy"]) for name, step, values in written.all] == [
+        ("a", 1, 0.5), ("b", 1, 0.9), (COORDINATOR, 1, pytest.approx(0.6)),
+    ]  # fmt: skip
+
+
 def test_what_boards_have_alike_survives_a_restart() -> None:
     agreement = Agreement({"target": "9 classes", "values": 5, "start": [1.0, 2.5]})
     x = np.zeros(LAYOUT.size, np.float32)

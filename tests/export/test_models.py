@@ -15,6 +15,7 @@ import torch
 from click.testing import CliRunner
 from numpy.typing import NDArray
 
+import edgegossip
 from edgegossip import recipe as recipes
 from edgegossip.checkpoint.store import Store
 from edgegossip.cli.main import cli
@@ -26,6 +27,7 @@ from edgegossip.modelfile import ModelFile, write_model
 from edgegossip.node.gossip_node import LEAVE_S
 from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
 from edgegossip.node.storage import Checkpointer, about_model
+from edgegossip.report.models import RunModels
 from edgegossip.training.base import KEPT
 from edgegossip.types import ConfigError, DataError
 from tests.node.fakes import ListSink, Quadratic
@@ -225,6 +227,71 @@ def test_a_checkpoint_of_an_earlier_version_leaves_the_tensors_to_the_recipe(tmp
     model(run, "-o", tmp_path / "m.npz")
     found = ModelFile(tmp_path / "m.npz")
     assert sum(array.size for array in found.values()) == layout_size and found.about["round"] == "5"
+
+
+def keep(run: Path, board: str, round: int, merit: float, value: float) -> None:
+    about = {**about_model(board, round, 1), "merit": repr(merit)}
+    arrays = {"w": np.full(2, value, np.float32), "base": np.full(3, 7.0, np.float32)}
+    write_model(run / "best" / f"{board}.{round}.npz", arrays, about)
+
+
+def test_the_best_round_is_that_of_all_boards_together(tmp_path: Path) -> None:
+    run = folder(tmp_path / "run")
+    for k, board in enumerate(BOARDS):
+        put(run, f"{board}.npz", 1, {"w": np.zeros(2, np.float32), "base": np.full(3, 7.0, np.float32)})
+        keep(run, board, 3, [0.9, 0.1][k], 30 + k)
+        keep(run, board, 6, [0.7, 0.8][k], 60 + k)
+    keep(run, "board-0", 8, 0.99, 80)  # which the other did not keep
+    said = model(run, "--best", "-o", tmp_path / "m.npz")
+    assert said["round"] == "6" and ModelFile(tmp_path / "m.npz")["w"].tolist() == [60.5, 60.5]
+    assert model(run, "--best", "--board", "board-1", "-o", tmp_path / "m.npz")["round"] == "6"
+    assert ModelFile(tmp_path / "m.npz")["w"].tolist() == [61.0, 61.0]
+    assert model(run, "--round", 8, "--board", "board-0", "-o", tmp_path / "m.npz")["round"] == "8"
+    assert edgegossip.Result(run).state_dict(round=edgegossip.Result(run).best_round)["w"].tolist() == [60.5, 60.5]
+    assert model(run, "-o", tmp_path / "m.npz")["round"] == "9"
+    RunModels([run]).drop_all_but_best()
+    assert sorted(path.name for path in (run / "best").iterdir()) == ["board-0.6.npz", "board-1.6.npz"]
+
+
+def test_where_no_round_is_kept_by_all_the_best_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    run = folder(tmp_path / "run")
+    for board in BOARDS:
+        put(run, f"{board}.npz", 1, {"w": np.zeros(2, np.float32)})
+    with pytest.raises(ConfigError, match=r"checkpoint\.best = true"):
+        model(run, "--best", "-o", tmp_path / "m.npz")
+    keep(run, "board-0", 3, 0.9, 1.0)
+    keep(run, "board-1", 4, 0.9, 1.0)
+    with pytest.raises(ConfigError, match="each board kept others: name a --round"):
+        model(run, "--best", "-o", tmp_path / "m.npz")
+    both = CliRunner().invoke(cli, ["model", "save", str(run), "--best", "--round", "3", "-o", str(tmp_path / "m.npz")])
+    assert both.exit_code != 0 and "--best" in both.output
+
+
+def test_of_a_server_run_the_best_is_the_coordinators(tmp_path: Path) -> None:
+    run = folder(tmp_path / "run", run={"nodes": 2, "rounds": 9, "mode": "server"})
+    put(run, "model.npz", 1, {"w": np.zeros(2, np.float32)}, round=7)  # it ended early
+    keep(run, "coordinator", 4, 0.9, 4.0)
+    assert model(run, "--best", "-o", tmp_path / "m.npz")["round"] == "4"
+    assert ModelFile(tmp_path / "m.npz")["w"].tolist() == [4.0, 4.0]
+    assert (
+        model(run, "-o", tmp_path / "m.npz")["round"]
+        == "7"
+        == model(run, "--round", 7, "-o", tmp_path / "m.npz")["round"]
+    )
+    with pytest.raises(ConfigError, match="rounds that are: 4, 7"):
+        RunModels([run]).model(round=9)
+
+
+@pytest.mark.parametrize("board", [None, "board-0"])
+def test_an_adapter_is_what_travelled_alone(board: str | None, run: Path, tmp_path: Path) -> None:
+    named = () if board is None else ("--board", board)
+    model(run, *named, "--adapter", "-o", tmp_path / "m.safetensors")
+    assert list(ModelFile(tmp_path / "m.safetensors")) == ["body", "phase"]
+    assert ModelFile(tmp_path / "m.safetensors").about["travels"] == "2"
+    with pytest.raises(ConfigError, match="a program needs the whole model"):
+        CliRunner().invoke(
+            cli, ["model", str(run), "--adapter", "-o", str(tmp_path / "m.onnx")], catch_exceptions=False
+        )
 
 
 def autoencoder(input_shape: tuple[int, ...], outputs: int, norm: str) -> torch.nn.Module:

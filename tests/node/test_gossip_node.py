@@ -20,13 +20,13 @@ from edgegossip.engine.joining import Patience, RemoteMembers
 from edgegossip.engine.node import neighbours_of
 from edgegossip.gossip import topologies
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, TransportEvent, Verdict
-from edgegossip.modelfile import ModelFile
+from edgegossip.modelfile import ModelFile, best_files
 from edgegossip.node.gossip_node import GossipNode, Model
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, make_view
-from edgegossip.node.storage import vector_of
+from edgegossip.node.storage import save_model, vector_of
 from edgegossip.telemetry.spans import PARTS, RoundClock, RoundTimes
-from edgegossip.types import HostError, LocalUpdate, Round, RunError, UsageError, Vec
+from edgegossip.types import HostError, LocalUpdate, Metrics, Round, RunError, UsageError, Vec
 from edgegossip.untrusted import Refusal
 from tests.mesh.support import ROOT
 from tests.node.fakes import ListSink, MemoryTransport, Quadratic, network
@@ -220,6 +220,43 @@ def test_a_timer_is_due_when_its_time_has_come() -> None:
     assert waits[:3] == ["waiting 1/2: missing d (never seen)"] * 3
     assert waits[3].startswith("round 0: waiting for b, d for 5 s") and "suspect" in board.sink.names()
     assert len(board.sink.rows) == 5
+
+
+def test_models_of_evaluations_are_kept_as_they_were_tested(tmp_path: Path) -> None:
+    tested: list[Vec] = []
+
+    class Scored(Quadratic):
+        def evaluate(self, x: Vec, examples: int | None = None) -> Metrics:
+            tested.append(x.copy())
+            return Metrics(1.0, 100, {"accuracy": [0.1, 0.9, 0.2, 0.3][len(tested) - 1]})
+
+    settings = {"run.rounds": 4, "evaluation.every": 1, "checkpoint.best": True, "checkpoint.every": 0}
+    board = Board("a", MemoryTransport("a"), Scored(np.ones(VALUES, np.float32)), settings=settings)
+    for peer in ("b", "d"):
+        board.end.lose(peer)
+    board.node.run(tmp_path / "checkpoint" / "a.npz")
+    files = {file.round: file for file in best_files(tmp_path / "best")}
+    assert {round: file.merit for round, file in files.items()} == {1: 0.1, 2: 0.9, 3: 0.2, 4: 0.3}
+    for round, file in files.items():
+        np.testing.assert_array_equal(vector_of(ModelFile(file.path), board.workload.layout), tested[round - 1])
+    assert len(list((tmp_path / "checkpoint").iterdir())) == 1
+
+
+def test_the_average_is_tested_before_a_board_ends_and_costs_it_nothing_where_that_fails(tmp_path: Path) -> None:
+    def played(average: Vec) -> Board:
+        path = tmp_path / "average.npz"
+        save_model(path, {"a": average[:3], "b": average[3:]}, {})
+        board = Board("a", MemoryTransport("a"), Quadratic(np.ones(VALUES, np.float32)))
+        for peer in ("b", "d"):
+            board.end.lose(peer)
+        board.node.run(tmp_path / "checkpoint" / "a.npz", lambda: path)
+        assert board.sink.names()[-1] == "finished"
+        return board
+
+    good = played(np.ones(VALUES, np.float32))
+    assert ("a", "averaged", "the average of the boards' models, tested by a: accuracy 0.00 %") in good.sink.events
+    bad = played(np.ones(VALUES + 1, np.float32))
+    assert any("could not test the average" in text for _, name, text in bad.sink.events if name == "notice")
 
 
 def test_a_neighbour_that_sends_without_end_does_not_keep_a_board_from_its_rounds() -> None:

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 from edgegossip import modelfile
+from edgegossip import recipe as recipes
 from edgegossip.checkpoint.store import Store
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.modelfile import ModelFile
+from edgegossip.modelfile import ModelFile, best_files
 from edgegossip.node import storage
 from edgegossip.node.spec import NodeSpec, make_view
-from edgegossip.node.storage import Checkpointer, DiskFull, about_model, save_final, save_model, vector_of
+from edgegossip.node.storage import BestModels, Checkpointer, DiskFull, about_model, save_final, save_model, vector_of
 from edgegossip.recipe import Recipe
-from edgegossip.types import DataError, HostError, UsageError
+from edgegossip.types import DataError, HostError, Metrics, UsageError
 from tests.node.fakes import ListSink, Quadratic
 
 LAYOUT = Layout.of([TensorSpec("w", (100,))])
@@ -53,6 +54,41 @@ def checkpointer_at(folder: Path, round: int, rows: int) -> Checkpointer:
     checkpointer = Checkpointer(spec, make_view(spec, workload.layout), workload, folder, ListSink())
     checkpointer._writer.resume_from(round)
     return checkpointer
+
+
+def best(folder: Path, sink: ListSink | None = None, better: str = "auto") -> BestModels:
+    recipe = recipes.from_dict({"evaluation": {"better": better}})
+    return BestModels(folder, "a", recipe, sink or ListSink(), most=2)
+
+
+def kept(folder: Path) -> dict[int, float]:
+    return {file.round: float(ModelFile(file.path)["w"][0]) for file in best_files(folder)}
+
+
+def test_the_best_models_stay_and_another_process_knows_them(tmp_path: Path) -> None:
+    models = best(tmp_path)
+    for round, loss in enumerate((0.5, 0.4, 0.6, 0.45)):
+        models.offer(Metrics(loss, 10), round, lambda loss=loss: {"w": MODEL * 0 + loss}, 1)  # type: ignore[misc]
+    assert kept(tmp_path) == {1: pytest.approx(0.4), 3: pytest.approx(0.45)}
+    best(tmp_path).offer(Metrics(0.42, 10), 9, lambda: {"w": MODEL * 0 + 0.42}, 1)
+    assert kept(tmp_path) == {1: pytest.approx(0.4), 9: pytest.approx(0.42)}
+    (tmp_path / "torn.npz").write_bytes(b"PK")
+    assert kept(tmp_path).keys() == {1, 9}
+
+
+def test_a_model_that_cannot_be_ranked_or_kept_is_told_once(tmp_path: Path, full: list[Callable[[], bool]]) -> None:
+    sink = ListSink()
+    models = best(tmp_path / "best", sink)
+    for round in range(2):
+        models.offer(Metrics(0.5, 10, {"bleu": 0.3}), round, lambda: {"w": MODEL}, 1)
+    ((_, _, text),) = sink.events
+    assert "whether a higher bleu is better" in text
+    sink = ListSink()
+    models = best(tmp_path / "best", sink, "higher")
+    for round in range(2):
+        models.offer(Metrics(0.5, 10, {"bleu": 0.3}), round, lambda: {"w": MODEL}, 1)
+    ((_, _, text),) = sink.events
+    assert "keeps no model" in text and "No space left" in text and not best_files(tmp_path / "best")
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,24 @@ def test_with_the_loss_alone_there_is_no_column_of_scores():
     assert head.split()[:3] == ["board", "test", "loss"] and "all: the test loss is a mean" in text
 
 
+def test_what_boards_reached_by_themselves_has_a_table():
+    records = [_evaluated("a", mae=0.125), _evaluated("b", mae=0.375)]
+    alone = [EventRecord(n, 2.0, "trained-alone", n, {"eval/mae": v}) for n, v in (("a", 0.25), ("b", 0.75))]
+    average = [EventRecord("a", 2.0, "averaged", "a", {"eval/mae": 0.5})]
+    text = run_table(summarise_records({"run": "r"}, ["a", "b"], records, [*alone, *average]))
+    lines = [line.split() for line in text.splitlines()]
+    at = lines.index(["board", "alone", "together", "average", "of", "models"])
+    assert lines[at - 1] == ["mae"]
+    assert lines[at + 2 : at + 4] == [["a", "0.2500", "0.1250", "0.5000"], ["b", "0.7500", "0.3750", "-"]]
+    assert lines[at + 5] == ["all", "0.5000", "0.2500", "0.5000"] and "no exchange" in joined(text)
+    lost = run_table(summarise_records({"run": "r"}, ["a", "b"], records, [*alone, EventRecord("b", 1.0, "lost", "b")]))
+    lines = [line.split() for line in lost.splitlines()]
+    at = lines.index(["board", "alone", "together"])
+    assert lines[at + 3 : at + 6 : 2] == [["b", "0.7500", "-"], ["all", "0.2500", "0.1250"]]
+    shorter = run_table(summarise_records({"run": "r"}, ["a", "b"], records, alone))
+    assert "together" in shorter and "average" not in shorter
+
+
 def test_where_the_coordinator_evaluates_the_table_says_whose_figures_they_are():
     values = {"net/sent_bytes": 100, "net/received_bytes": 40}
     records = [MetricsRecord(node, 0, 1.0, values) for node in ("a", "b")]

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from edgegossip.telemetry.laws import law_names, verify
-from edgegossip.telemetry.run_folder import read_run
+from edgegossip.telemetry.run_folder import RunFolder, read_run
+from edgegossip.telemetry.summary import summarise
 from tests.e2e.command import run_json
 
 pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
@@ -67,6 +68,25 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("mode", ["gossip", "server"])
 def test_nothing_contradicts_in_a_run_as_it_is(runs: dict[str, Path], mode: str) -> None:
     assert verify(read_run(runs[mode])) == []
+
+
+def test_the_summary_of_an_earlier_version_had_no_accuracy_of_a_regression(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "r", "", {})
+    folder.metrics("a", 0, {"train/loss": 1.0, "eval/loss": 0.5, "eval/mae": 0.25})
+    folder.event("a", "finished", "a")
+    folder.close()
+    made = summarise(read_run(folder.path))
+    assert made["accuracy"]["mean"] == 0.25
+
+    def broken(summary: dict[str, Any]) -> list[str]:
+        (folder.path / "summary.json").write_text(json.dumps(summary))
+        return [one.text for one in verify(read_run(folder.path)) if "summary.json" in one.text]
+
+    nothing = dict.fromkeys(("mean", "min", "max"))
+    earlier = {key: value for key, value in made.items() if key not in ("better", "alone", "average")}
+    earlier |= {"accuracy": nothing, "boards": [{**made["boards"][0], "accuracy": None}]}
+    assert broken(earlier) == [] and broken(made) == []
+    assert broken({**made, "accuracy": nothing}) and broken({**earlier, "loss": 0.75})
 
 
 def put(node: str, step: int, /, **values: Any) -> Edit:

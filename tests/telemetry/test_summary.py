@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from edgegossip.telemetry.clocks import Clocks
 from edgegossip.telemetry.records import PARTS, EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, read_run
-from edgegossip.telemetry.summary import Summary, summarise, summarise_records
+from edgegossip.telemetry.summary import Summary, beside, summarise, summarise_records
 
 HEAD = {"run": "r", "mode": "gossip", "rounds_asked": 2}
 KEYS = "run mode nodes rounds accuracy loss seconds sent_bytes bits_per_value time_s failed_nodes"
@@ -79,14 +79,60 @@ def test_every_score_is_summed_up_and_the_first_is_the_headline():
     document = summarise_records(HEAD, ["a", "b"], metrics, [_end("a"), _end("b")])
     assert document["score"] == "mae" and list(document["scores"]) == ["mae", "r2"] and document["loss"] == 0.4
     assert {k: round(v, 9) for k, v in document["scores"]["mae"].items()} == {"mean": 0.3, "min": 0.2, "max": 0.4}
-    assert document["accuracy"] == {"mean": None, "min": None, "max": None}
+    assert document["accuracy"] == document["scores"]["mae"] and document["better"] == "lower"
     row = document["boards"][0]
-    assert row["accuracy"] is None and row["scores"] == {"mae": 0.2, "r2": 0.5}
+    assert row["accuracy"] == 0.2 and row["scores"] == {"mae": 0.2, "r2": 0.5}
 
 
-def test_a_run_that_evaluates_its_loss_alone_has_no_score():
+def test_a_score_of_that_name_stays_the_accuracy_beside_another_headline():
+    values = {"eval/loss": 0.3, "eval/iou": 0.4, "eval/accuracy": 0.9}
+    document = summarise_records(HEAD, ["a"], [_round("a", 1, 1.0, **values)], [_end("a")])
+    assert (document["score"], document["better"], document["accuracy"]["mean"]) == ("iou", "higher", 0.9)
+    assert document["boards"][0]["accuracy"] == 0.9
+
+
+def test_a_run_that_evaluates_its_loss_alone_goes_by_that():
     document = summarise_records(HEAD, ["a"], [_round("a", 1, 1.0, **{"eval/loss": 0.3})], [_end("a")])
-    assert (document["score"], document["scores"], document["loss"]) == (None, {}, 0.3)
+    assert (document["score"], document["better"], document["loss"]) == ("loss", "lower", 0.3)
+    assert document["accuracy"] == document["scores"]["loss"] == {"mean": 0.3, "min": 0.3, "max": 0.3}
+    assert document["boards"][0]["scores"] == {"loss": 0.3}
+    assert summarise_records(HEAD, ["a"], [_round("a", 1, 1.0)], [_end("a")])["score"] is None
+
+
+@pytest.mark.parametrize(("declared", "better"), [("auto", None), ("higher", "higher"), ("lower", "lower")])
+def test_whether_more_of_a_score_of_ones_own_is_better_is_what_the_recipe_says(declared, better):
+    metrics = [_round("a", 1, 1.0, **{"eval/bleu": 0.3})]
+    assert summarise_records({**HEAD, "better": declared}, ["a"], metrics, [_end("a")])["better"] == better
+
+
+def test_what_boards_reached_alone_and_with_the_average_stands_beside_what_they_reached_together():
+    metrics = [_round(name, 1, 1.0, **{"eval/accuracy": score}) for name, score in (("a", 0.9), ("b", 0.5))]
+    looks = [
+        EventRecord("a", 3.0, "trained-alone", "a", {"eval/accuracy": 0.8, "eval/loss": 0.1}),
+        EventRecord("b", 3.0, "trained-alone", "b", {"eval/accuracy": 0.7}),
+        EventRecord("b", 2.0, "averaged", "b", {"eval/accuracy": 0.4, "eval/examples": 9}),
+    ]
+    document = summarise_records(HEAD, ["a", "b"], metrics, [_end("a"), _end("b"), *looks])
+    assert beside(document) == [("a", 0.8, 0.9, None), ("b", 0.7, 0.5, 0.4)]
+    assert document["alone"] == {"mean": 0.75, "min": 0.7, "max": 0.8} and document["average"]["mean"] == 0.4
+    assert document["seconds"] == 9.0 and [row["state"] for row in document["boards"]] == ["finished"] * 2
+    shared = [*metrics[:0], _round("a", 1, 1.0), MetricsRecord("coordinator", 1, 2.0, {"eval/accuracy": 0.6})]
+    assert beside(summarise_records(HEAD, ["a"], shared, [_end("a"), looks[0]])) == [("a", 0.8, 0.6, None)]
+    assert beside(summarise_records(HEAD, ["a", "b"], metrics, [])) == []
+
+
+def test_boards_that_test_one_model_on_their_own_data_each_have_their_score_beside_the_coordinators_mean():
+    metrics = [
+        _round("a", 1, 1.0),
+        MetricsRecord("a", 1, 1.1, {"eval/loss": 0.1, "eval/accuracy": 1.0, "eval/examples": 30}),
+        _round("b", 1, 1.0),
+        MetricsRecord("b", 1, 1.1, {"eval/loss": 0.5, "eval/accuracy": 0.6, "eval/examples": 10}),
+        MetricsRecord("coordinator", 1, 1.2, {"eval/loss": 0.2, "eval/accuracy": 0.9, "eval/examples": 40}),
+    ]
+    document = summarise_records({**HEAD, "mode": "server"}, ["a", "b"], metrics, [_end("a"), _end("b")])
+    assert document["accuracy"] == {"mean": 0.9, "min": 0.6, "max": 1.0} and document["loss"] == 0.2
+    assert [row["accuracy"] for row in document["boards"]] == [1.0, 0.6, 0.9]
+    assert document["rounds"] == 2
 
 
 def test_a_lost_board_is_named_and_keeps_its_figures_but_not_a_say_in_the_accuracy():

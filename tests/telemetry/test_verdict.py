@@ -74,6 +74,56 @@ def test_nothing_is_said_of_a_run_that_trained() -> None:
     assert told() == []
 
 
+def by_itself(**accuracy: float) -> list[EventRecord]:
+    return [EventRecord(node, 98.0, "trained-alone", node, {"eval/accuracy": a}) for node, a in accuracy.items()]
+
+
+def test_a_board_that_was_better_off_alone_is_named_with_both_scores() -> None:
+    reached = {"a": 0.98, "b": 0.97, "c": 0.99, "d": 0.88}
+    ((kind, ruin, text),) = told(accuracy=reached, events=by_itself(a=0.98, b=0.94, c=0.995, d=0.98))
+    assert (kind, ruin) == ("worse", False)
+    assert "1 of 4 boards" in text and "accuracy 88.00 % at d, 98.00 % by itself" in text and "model.keep" in text
+    assert told(accuracy=reached, events=by_itself(a=0.98, b=0.94, c=0.995, d=0.89)) == []  # a test set of 400
+
+
+def test_boards_are_held_against_the_coordinators_model_where_they_have_no_test_set_of_their_own() -> None:
+    metrics = [MetricsRecord("a", k, float(k), {"train/loss": falls(k)}) for k in range(40)]
+    metrics.append(MetricsRecord("coordinator", 39, 40.0, {"eval/accuracy": 0.7, "eval/examples": 400}))
+    events = [EventRecord("a", 99.0, "finished", "a"), *by_itself(a=0.9)]
+    plan = RunPlan.of({"run": {"mode": "server"}}, PARTITION)
+    document = summarise_records({**HEAD, "mode": "server"}, ("a",), metrics, events, plan)
+    assert [f["kind"] for f in document["verdict"]] == ["worse"]
+
+
+@pytest.mark.parametrize(("better", "kinds"), [("auto", []), ("lower", []), ("higher", ["worse"])])
+def test_of_a_score_of_ones_own_the_recipe_says_what_is_worse(better: str, kinds: list[str]) -> None:
+    metrics = [MetricsRecord("a", k, float(k), {"train/loss": falls(k), "eval/bleu": 10.0}) for k in range(40)]
+    alone = EventRecord("a", 98.0, "trained-alone", "a", {"eval/bleu": 20.0})
+    events = [EventRecord("a", 99.0, "finished", "a"), alone]
+    plan = RunPlan.of({"run": {"mode": "gossip"}, "evaluation": {"better": better}})
+    assert [f["kind"] for f in summarise_records(HEAD, ("a",), metrics, events, plan)["verdict"]] == kinds
+
+
+def test_boards_that_were_to_train_alone_are_not_told_that_they_did() -> None:
+    recipe = {**RECIPE, "run": {"mode": "gossip"}, "gossip": {"algorithm": "dpsgd", "topology": "none", "params": {}}}
+    away = [EventRecord(n, 97.0, "compared", n, {"distance": 3.0, "length": 1.0}) for n in BOARDS]
+    never: dict[str, Any] = {"links": lambda a, b, step: False, "mixed": lambda node, step: False, "events": away}
+    assert told(recipe=recipe, **never) == []
+    assert [kind for kind, _, _ in told(**never)] == ["apart"]
+    assert [kind for kind, _, _ in told(lambda k: 2.3 + 0.2 * k, recipe=recipe, **never)] == ["diverged"]
+
+
+def test_one_model_is_not_told_apart_by_the_boards_own_test_sets() -> None:
+    def evaluated(node: str, accuracy: float) -> MetricsRecord:
+        return MetricsRecord(node, 39, 41.0, {"eval/accuracy": accuracy, "eval/loss": 0.4, "eval/examples": 100})
+
+    metrics = [MetricsRecord(n, k, float(k), {"train/loss": falls(k)}) for n in BOARDS for k in range(100)]
+    metrics += [evaluated("a", 0.95), evaluated("b", 0.1), evaluated("coordinator", 0.8)]
+    plan = RunPlan.of({**RECIPE, "run": {"mode": "server"}}, PARTITION)
+    ends = [EventRecord(n, 199.0, "finished", n) for n in BOARDS]
+    assert summarise_records({**HEAD, "mode": "server"}, BOARDS, metrics, ends, plan)["verdict"] == []
+
+
 def test_nothing_is_said_while_boards_are_at_work() -> None:
     records = [MetricsRecord("a", k, float(k), {"train/loss": 2.0 + k}) for k in range(50)]
     assert summarise_records(HEAD, ("a",), records, [])["verdict"] == []

@@ -530,7 +530,8 @@ def test_a_script_that_has_ended_leaves_the_process_as_it_was(start: Start) -> N
     x, _ = rounds(workload, workload.initial(1), 0, 1)
     workload.over(x)
     assert sys.argv == arguments
-    assert edgegossip.join(nn.Linear(1, 1)).name == "alone"
+    by_itself = edgegossip.join(nn.Linear(1, 1))
+    assert by_itself.name == "alone" and by_itself.alone
 
 
 @pytest.mark.parametrize(

@@ -27,14 +27,15 @@ from edgegossip.flower import Coordinator, CoordinatorCheckpointer
 from edgegossip.flower.connection import ServerCredentials
 from edgegossip.flower.superlink import SUPERLINK_LOG, SuperLink, launch
 from edgegossip.layout import Layout
+from edgegossip.modelfile import BEST
 from edgegossip.node.spec import check_names, default_members
-from edgegossip.node.storage import DiskFull, about_model, save_model
+from edgegossip.node.storage import BestModels, DiskFull, about_model, save_model
 from edgegossip.recipe import Recipe, run_id
 from edgegossip.telemetry.run_folder import RunFolder
 from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.telemetry.summary import COORDINATOR
 from edgegossip.training.data import Board
-from edgegossip.types import ConfigError, NodeId, RunError, UsageError, Vec
+from edgegossip.types import ConfigError, Metrics, NodeId, Round, RunError, UsageError, Vec
 
 RETURN_S = 600.0  # boards look for their coordinator as long
 FINAL_MODEL = "model"
@@ -149,7 +150,8 @@ def _serve(
         checkpointer=checkpointer,
         credentials=secure,
         return_s=RETURN_S,
-        on_model=_final_saver(recipe, folder, first, checkpointer),
+        on_model=_final_saver(recipe, folder, first, checkpointer, lambda: coordinator.round),
+        on_better=_best_saver(recipe, folder, first, sink),
         on_over=partial(checkpointer.close, over=True),
         superlink=superlink,
     )
@@ -222,7 +224,8 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
             agreement=first.agreement,
             checkpointer=checkpointer,
             credentials=secure,
-            on_model=_final_saver(run.recipe, run.folder, first, checkpointer),
+            on_model=_final_saver(run.recipe, run.folder, first, checkpointer, lambda: coordinator.round),
+            on_better=_best_saver(run.recipe, run.folder, first, run.sink),
             superlink=superlink,
         )
         over = first.over
@@ -276,15 +279,20 @@ def _coordinator_checkpointer(
 
 
 def _final_saver(
-    recipe: Recipe, folder: RunFolder, first: training.FirstModel, checkpointer: CoordinatorCheckpointer
+    recipe: Recipe,
+    folder: RunFolder,
+    first: training.FirstModel,
+    checkpointer: CoordinatorCheckpointer,
+    rounds: Callable[[], Round],
 ) -> Callable[[Vec], None]:
-    """Return what saves the model of a finished server run: by the names of its `state_dict`, in
-    model.npz or whatever checkpoint.format says. On a full disk older checkpoints give way; then it
-    raises HostError."""
+    """Return what saves the model of a finished server run, of so many rounds: by the names of its
+    `state_dict`, in model.npz or whatever checkpoint.format says. On a full disk older checkpoints
+    give way; then it raises HostError."""
     path, arrays = folder.checkpoint_dir / f"{FINAL_MODEL}.{recipe.checkpoint.format}", first.arrays
-    about = about_model(COORDINATOR, recipe.run.rounds, len(first.layout.tensors))
+    travels = len(first.layout.tensors)
 
     def save(x: Vec) -> None:
+        about = about_model(COORDINATOR, rounds(), travels)
         try:
             save_model(path, arrays(x), about)
         except DiskFull:
@@ -293,6 +301,15 @@ def _final_saver(
             save_model(path, arrays(x), about)
 
     return save
+
+
+def _best_saver(
+    recipe: Recipe, folder: RunFolder, first: training.FirstModel, sink: RecordSink
+) -> Callable[[Vec, Round, Metrics], None]:
+    """Return what keeps the model of the best evaluation so far, in place of the one before."""
+    best = BestModels(folder.path / BEST, COORDINATOR, recipe, sink, most=1)
+    arrays, travels = first.arrays, len(first.layout.tensors)
+    return lambda x, rounds, found: best.offer(found, rounds, lambda: arrays(x), travels)
 
 
 def _follow(coordinator: Coordinator, supervisor: Supervisor) -> None:

@@ -24,10 +24,12 @@ from edgegossip.fleet.launch.supervisor import (
     spawn,
     stop_all,
 )
+from edgegossip.gossip.topologies import NOBODY
+from edgegossip.modelfile import write_model
 from edgegossip.node.spec import make_topology
 from edgegossip.node.storage import vector_of
 from edgegossip.recipe import Recipe
-from edgegossip.report.models import FoundModel, RunModels
+from edgegossip.report.models import AVERAGED, FoundModel, RunModels
 from edgegossip.telemetry.records import EventRecord, score_text
 from edgegossip.telemetry.run_folder import RunFolder
 from edgegossip.telemetry.sinks import RecordSink
@@ -60,6 +62,7 @@ class LocalRun:
     resumed: bool = False  # an earlier process began it
     identities: Mapping[NodeId, Path] = field(default_factory=dict)  # folders; none: without TLS
     machines: Machines | None = None  # gossip only
+    averages: bool = False  # gossip only: at the end each board tests the average of all models on its own data
 
 
 def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
@@ -86,16 +89,22 @@ def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
         supervisor = Supervisor(boards, messages, run.sink)
         addresses = _addresses(supervisor)
         for board in boards:
-            _send_addresses(board, addresses)
+            _send_addresses(run, board, addresses)
         supervisor.restarts = run.recipe.network.restarts
         supervisor.has_checkpoint = partial(has_checkpoints, run.folder.path)
         supervisor.start_again = lambda name: _restart(
             run, fork_server, name, addresses, time.monotonic() - began_s, messages
         )
+        if run.averages:
+            supervisor.until_ended(or_trained=True)
+            _hand_out_average(run, supervisor)
         supervisor.until_ended()
         compare_models(run, [name for name in run.members if name not in supervisor.lost])
         if not supervisor.lost:
             _drop_checkpoints(run)
+            if run.recipe.checkpoint.best:
+                with suppress(EdgegossipError):  # each board kept others: then all stay
+                    RunModels([run.folder.path]).drop_all_but_best()
         return supervisor.lost
     finally:
         if given is None:
@@ -117,6 +126,8 @@ def compare_models(run: LocalRun, names: Sequence[NodeId]) -> None:
 
     It is a look at a run that has ended: whatever cannot be read or evaluated is not said."""
     ending = run.recipe.checkpoint.format
+    if run.recipe.gossip.topology == NOBODY:
+        return  # they were never to be one
     if len(names) < 2 or not all((run.folder.checkpoint_dir / f"{name}.{ending}").is_file() for name in names):
         return
     with suppress(EdgegossipError):  # two models of different kinds, a torn file: the boards' own story
@@ -127,8 +138,22 @@ def compare_models(run: LocalRun, names: Sequence[NodeId]) -> None:
                 f"{name}'s model is {distance:.3g} from the average of the boards' models, whose length is {length:.3g}"
             )
             run.sink.event(name, "compared", text, distance=distance, length=length)
-        if max(average.away.values()) > LOOK_CLOSER:
+        if max(average.away.values()) > LOOK_CLOSER and not run.averages:
             _evaluate_average(run, average)
+
+
+def _hand_out_average(run: LocalRun, supervisor: Supervisor) -> None:
+    """Give every board that has trained the average of all their models to test; nothing where that
+    cannot be made."""
+    path, made = run.folder.checkpoint_dir / f".{AVERAGED}.npz", False
+    with suppress(EdgegossipError, OSError):
+        average = RunModels([run.folder.path]).average([n for n in run.members if n not in supervisor.lost])
+        write_model(path, average.arrays, average.about)
+        made = True
+    for board in supervisor.running():
+        board.send_line(json.dumps({"average": str(path) if made else None}))
+    supervisor.until_ended()
+    path.unlink(missing_ok=True)
 
 
 def _evaluate_average(run: LocalRun, average: FoundModel) -> None:
@@ -161,6 +186,8 @@ def spawn_board(
     arguments = ["node", str(run.folder.path / "recipe.toml"), "--managed", "--name", name, *more]
     arguments += ["--boards", ",".join(run.members), "--run-id", run.run_id.hex()]
     arguments += ["--save", str(run.folder.checkpoint_dir / f"{name}.{run.recipe.checkpoint.format}")]
+    if run.averages and run.recipe.run.mode == "gossip":
+        arguments += ["--test-average"]
     if name in run.identities:
         arguments += ["--identity", str(run.identities[name])]
     namespace = ""
@@ -183,7 +210,7 @@ def _restart(
     first one began."""
     more = ("--listen", addresses[name], "--restarted", f"{age_s:.3f}")
     board = spawn_board(run, fork_server, name, messages, *more)
-    _send_addresses(board, addresses)
+    _send_addresses(run, board, addresses)
     return board
 
 
@@ -204,5 +231,6 @@ def _addresses(supervisor: Supervisor) -> dict[NodeId, str]:
     return found
 
 
-def _send_addresses(board: BoardProcess, addresses: Mapping[NodeId, str]) -> None:
-    board.send_line(json.dumps({name: a for name, a in addresses.items() if name != board.name}))
+def _send_addresses(run: LocalRun, board: BoardProcess, addresses: Mapping[NodeId, str]) -> None:
+    alone = run.recipe.gossip.topology == NOBODY
+    board.send_line(json.dumps({name: a for name, a in addresses.items() if name != board.name and not alone}))

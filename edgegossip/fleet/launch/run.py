@@ -14,6 +14,8 @@ import psutil
 
 from edgegossip import recipe as recipes
 from edgegossip import training
+from edgegossip.fleet.launch.alone import alone as without_exchange
+from edgegossip.fleet.launch.alone import join_scores
 from edgegossip.fleet.launch.gossip import LocalRun, run_gossip
 from edgegossip.fleet.launch.identities import identities
 from edgegossip.fleet.launch.outputs import Outputs
@@ -29,20 +31,30 @@ from edgegossip.training.check import data_doubts
 from edgegossip.types import ConfigError, DataError, NodeId
 
 
-def run_fleet(recipe: Recipe, runs_dir: Path, *, plots: bool, as_json: bool, outputs: Outputs = Outputs()) -> int:
+def run_fleet(
+    recipe: Recipe,
+    runs_dir: Path,
+    *,
+    plots: bool,
+    as_json: bool,
+    outputs: Outputs = Outputs(),
+    alone: bool = False,
+) -> int:
     """Train on local processes and show the result. Returns the exit code; raises as `trained`
     does."""
     as_json = as_json or outputs.as_json
-    with trained(recipe, runs_dir, quiet=as_json, as_json=as_json, outputs=outputs) as folder:
+    with trained(recipe, runs_dir, quiet=as_json, as_json=as_json, outputs=outputs, alone=alone) as folder:
         return _concluded(folder, plots=plots, as_json=as_json)
 
 
-def planned(recipe: Recipe, runs_dir: Path) -> dict[str, Any]:
+def planned(recipe: Recipe, runs_dir: Path, *, alone: bool = False) -> dict[str, Any]:
     """Check that the recipe can be run here on each board's data, and return what would be: boards,
     rounds, model, bytes and what a user should know. Nothing is started or written. Raises an
     EdgegossipError."""
     members = default_members(recipe.run.nodes)
     preflight(recipe, members)
+    if alone:
+        preflight(without_exchange(recipe), members)
     layout = training.layout_of(recipe)
     return {
         "run": recipe.run.name,
@@ -66,17 +78,23 @@ def trained(
     as_json: bool = False,
     lasting: bool = True,
     outputs: Outputs = Outputs(),
+    alone: bool = False,
 ) -> Iterator[RunFolder]:
     """Train on local processes, and yield the folder of the run that has ended. Raises an
     EdgegossipError when nothing was trained. Nothing is written before the recipe has been checked.
     `quiet`: nothing is printed either, but with `as_json` the summary of a run that failed.
-    `lasting`: its script will still be there when somebody wants to go on with it."""
+    `lasting`: its script will still be there when somebody wants to go on with it. `alone`: first
+    each board trains by itself, in a run of its own; at the end each tests the average of all
+    models, and the folder tells what came of both."""
     members = default_members(recipe.run.nodes)
     preflight(recipe, members)
+    by_itself = _train_alone(recipe, runs_dir, outputs, quiet=quiet, lasting=lasting) if alone else None
     run_id = secrets.token_bytes(RUN_ID_BYTES)
     folder = make_folder(recipe, runs_dir, members)
     folder.write_run(run_id, members)
     try:
+        if by_itself is not None:
+            join_scores(folder, by_itself)  # at once: the run may be stopped, and resumed
         if not quiet:
             click.echo(f"{recipe.run.name}: {len(members)} boards, {recipe.run.rounds} rounds, into {folder.path}")
             for notice in notices(recipe):
@@ -85,10 +103,22 @@ def trained(
                 click.echo(said, err=True)
         resumable = lasting and recipe.checkpoint.every > 0
         with shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json, resumable=resumable):
-            _train(recipe, members, run_id, folder, outputs, quiet=quiet)
+            _train(recipe, members, run_id, folder, outputs, quiet=quiet, averages=alone)
         yield folder
     finally:
         folder.close()
+
+
+def _train_alone(recipe: Recipe, runs_dir: Path, outputs: Outputs, *, quiet: bool, lasting: bool) -> Path:
+    """Train each board by itself. This comes first: what a script writes to files of its own is
+    then of the run together in the end. Returns the run folder. Raises
+    ConfigError where no board tests its model: there is nothing to compare then."""
+    with trained(without_exchange(recipe), runs_dir, quiet=quiet, lasting=lasting, outputs=outputs) as folder:
+        summary = summarise(read_run(folder.path))
+        folder.write_summary(summary)
+        if summary["score"] is None:
+            raise ConfigError("--alone: no board has tested its model, so nothing can be compared: give it a test set")
+        return folder.path
 
 
 def resume_fleet(path: Path, *, plots: bool, as_json: bool, outputs: Outputs = Outputs()) -> int:
@@ -118,10 +148,11 @@ def resumed(path: Path, *, quiet: bool, as_json: bool = False, outputs: Outputs 
     try:
         if not quiet:
             click.echo(f"{recipe.run.name}: {len(members)} boards go on with {folder.path}")
+        averages = any(event.name == "trained-alone" for event in read_run(path).events())
         for name in members:
             folder.event(name, "resumed", f"{name} goes on: the run is resumed")
         with shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json, resumable=True):
-            _train(recipe, members, run_id, folder, outputs, quiet=quiet, resumed=True)
+            _train(recipe, members, run_id, folder, outputs, quiet=quiet, resumed=True, averages=averages)
         yield folder
     finally:
         folder.close()
@@ -158,12 +189,13 @@ def _train(
     *,
     quiet: bool,
     resumed: bool = False,
+    averages: bool = False,
 ) -> None:
     """Train with a live display. Records are in the folder as they come, however it ends."""
     with identities(recipe, members) as folders:
         sink = outputs.open(folder, recipe, members, quiet=quiet, start_s=folder.start_s if resumed else None)
         try:
-            run = LocalRun(recipe, members, run_id, folder, sink, resumed, folders)
+            run = LocalRun(recipe, members, run_id, folder, sink, resumed, folders, averages=averages)
             if recipe.run.mode == "gossip":
                 run_gossip(run)
             else:

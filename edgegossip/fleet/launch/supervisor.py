@@ -90,7 +90,7 @@ class BoardProcess:
                 self.disagrees[peer] = text
             case BoardRecord(_, EventRecord(name="joined")):
                 self.joined = True
-            case BoardRecord(_, EventRecord(name="finished")):
+            case BoardRecord(_, EventRecord(name="trained" | "finished")):
                 self.finished = True
 
     def send_lost(self, peer: NodeId, why: str, *, disagrees: bool = False) -> None:
@@ -199,13 +199,14 @@ class Supervisor:
         """Return the boards that have not ended."""
         return [c for c in self.boards if c.code is None]
 
-    def until_ended(self, patience_s: float = STUCK_S) -> None:
-        """Wait until every board has ended. A board that gives no sign of life is named. Once one
-        has finished, or when none gives any, a board that stays silent for `patience_s` is killed:
+    def until_ended(self, patience_s: float = STUCK_S, *, or_trained: bool = False) -> None:
+        """Wait until every board has ended, or with `or_trained` has said that it has trained. A
+        board that gives no sign of life is named. Once one has finished, or when none gives any, a
+        board that stays silent for `patience_s` is killed:
         a stopped process would hold the run for ever. So is one whose process lives and whose
         training hangs."""
         named_s: dict[NodeId, float] = {}
-        while self.running():
+        while any(not (or_trained and board.finished) for board in self.running()):
             self.next(0.1)
             self._name_silent(named_s)
             self._end_stuck(patience_s)

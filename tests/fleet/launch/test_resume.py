@@ -54,7 +54,7 @@ def test_what_cannot_be_resumed_is_said_in_a_sentence(tmp_path: Path) -> None:
     [
         (["run"], "name a RECIPE"),
         (["run", "quickstart-gossip", "--resume", "x"], "name a RECIPE"),
-        (["run", "--resume", "x", "--nodes", "3"], "leave --set, --boards and --dry-run out"),
+        (["run", "--resume", "x", "--nodes", "3"], "leave --set, --boards, --alone and --dry-run out"),
     ],
 )
 def test_a_recipe_or_a_folder(arguments: list[str], said: str) -> None:

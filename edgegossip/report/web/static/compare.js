@@ -15,12 +15,13 @@ function workOf(run) {
   };
 }
 
-// Of several runs the scores that they go by, each once.
-const headlines = (runs) => [...new Set(runs.map((run) => run.doc.summary.score).filter((s) => s))];
+// Of several runs the scores that they go by, each once; a loss has its own places.
+const isScore = (name) => name && name !== "loss";
+const headlines = (runs) => [...new Set(runs.map((run) => run.doc.summary.score).filter(isScore))];
 
 // Columns of scores that there are, the headline of each run first.
 function scoreNames(runs) {
-  const names = [...headlines(runs), ...runs.flatMap((run) => Object.keys(run.doc.summary.scores))];
+  const names = [...headlines(runs), ...runs.flatMap((run) => Object.keys(run.doc.summary.scores).filter(isScore))];
   return [...new Set(names)].map((name) => `eval/${name}`).filter((name) => runs.some((run) => run.has(name)));
 }
 

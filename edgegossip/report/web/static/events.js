@@ -70,17 +70,34 @@ function boardsView(app) {
     ].filter(([name]) => run.has(name));
     const value = (node, name) =>
       name === "sys/energy_j" ? run.sum(name, run.nodes.indexOf(node), 0, run.length) : peak(node, name);
-    const score = run.doc.summary.score;
+    const score = run.doc.summary.score,
+      rows = run.doc.summary.boards,
+      text = scoreText(score),
+      beside = [
+        ["alone", "alone"],
+        ["average", "average of models"],
+      ].filter(([key]) => score && rows.some((b) => b[key] && score in b[key]));
     box.replaceChildren(
       table(
-        ["board", "state", "rounds", score ?? "test loss", "sent", "CPU", "peak memory", ...sensors.map(([, word]) => word)],
-        run.doc.summary.boards.map((b) => ({
+        [
+          "board",
+          "state",
+          "rounds",
+          isScore(score) ? score : "test loss",
+          ...beside.map(([, word]) => word),
+          "sent",
+          "CPU",
+          "peak memory",
+          ...sensors.map(([, word]) => word),
+        ],
+        rows.map((b) => ({
           gone: app.gone(b.node),
           cells: [
             b.node,
             b.state + (b.restarts ? `, ${b.restarts} × restarted` : "") + (b.why ? `: ${b.why}` : ""),
             b.rounds,
-            score ? scoreText(score)(b.scores[score]) : numberText(b.loss),
+            score ? text(b.scores[score]) : numberText(b.loss),
+            ...beside.map(([key]) => text(b[key]?.[score])),
             bytesText(b.sent_bytes.socket ?? b.sent_bytes.payload),
             secondsText(b.cpu_s),
             bytesText(b.peak_rss_bytes),

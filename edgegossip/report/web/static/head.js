@@ -70,6 +70,7 @@ function finding(f) {
 // A tile a score, the headline first; three at most.
 function scoreTiles(d) {
   return Object.entries(d.scores)
+    .filter(([name]) => isScore(name))
     .slice(0, 3)
     .map(([name, v]) => {
       const text = scoreText(name),

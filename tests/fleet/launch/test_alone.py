@@ -1,0 +1,79 @@
+"""The recipe of boards that train by themselves."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from edgegossip import recipe as recipes
+from edgegossip.fleet.launch.alone import alone
+from edgegossip.node.spec import make_algorithm, make_topology
+from edgegossip.recipe import Recipe
+from edgegossip.types import ConfigError
+
+
+def _recipe(**sections: object) -> Recipe:
+    return recipes.from_dict({"run": {"name": "r", "nodes": 3, "rounds": 7, "seed": 5}, **sections})
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        _recipe(training={"lr": 0.3, "optimizer": "adam"}, codec={"name": "co3"}, gossip={"algorithm": "choco-sgd"}),
+        _recipe(run={"name": "r", "mode": "server", "nodes": 3}, server={"strategy": "fedadam", "fraction": 0.5}),
+        _recipe(gossip={"algorithm": "parallel-sgd", "topology": "complete"}, outer={"optimizer": "nesterov"}),
+        _recipe(gossip={"topology": "complete", "malicious_nodes": 1}, run={"name": "r", "nodes": 5}),
+    ],
+    ids=["choco", "server", "parallel", "malicious"],
+)
+def test_only_the_exchange_is_left_out(recipe: Recipe) -> None:
+    made, members = alone(recipe), tuple("abcde"[: recipe.run.nodes])
+    assert made.run == replace(recipe.run, name="r-alone", mode="gossip")
+    kept = ("data", "model", "training", "evaluation", "checkpoint", "guard", "network")
+    assert all(getattr(made, section) == getattr(recipe, section) for section in kept)
+    topology = make_topology(made, members)
+    assert all(not topology.neighbours(k, 0).out and not topology.neighbours(k, 0).in_ for k in range(len(members)))
+    make_algorithm(made)
+    assert recipes.from_dict(tomllib.loads(recipes.to_toml(made))) == made
+
+
+@pytest.mark.parametrize(
+    ("gossip", "momentum"),
+    [
+        ({"momentum": "quasi-global", "momentum_factor": 0.5}, ("quasi-global", 0.5)),
+        ({"algorithm": "parallel-sgd", "topology": "complete", "params": {"momentum": 0.7}}, ("heavy-ball", 0.7)),
+        (
+            {"algorithm": "parallel-sgd", "topology": "complete", "params": {"momentum": 0.7, "nesterov": True}},
+            ("nesterov", 0.7),
+        ),
+        ({}, ("none", 0.9)),
+    ],
+)
+def test_a_momentum_around_the_algorithm_is_the_boards_own(
+    gossip: dict[str, object], momentum: tuple[str, float]
+) -> None:
+    made = alone(_recipe(gossip=gossip, training={"momentum": 0.0})).gossip
+    assert (made.momentum, made.momentum_factor) == momentum
+    in_server = alone(_recipe(run={"mode": "server", "name": "r", "nodes": 3}, gossip=gossip)).gossip
+    assert in_server.momentum == "none"
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "data", "said"),
+    [
+        ({"patience": 2}, {}, "leave evaluation.patience out"),
+        ({"where": "coordinator"}, {"partition": "local"}, 'leave evaluation.where = "coordinator" out'),
+    ],
+)
+def test_what_could_not_be_compared_is_refused(evaluation: Any, data: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        alone(_recipe(run={"mode": "server", "name": "r", "nodes": 3}, evaluation=evaluation, data=data))
+    alone(_recipe(run={"mode": "server", "name": "r", "nodes": 3}, evaluation={"where": "coordinator"}))
+
+
+def test_nobody_to_talk_to_has_no_parameters() -> None:
+    with pytest.raises(ConfigError, match=r"gossip\.topology_params\.degree"):
+        make_topology(_recipe(gossip={"topology": "none", "topology_params": {"degree": 3}}), ("a", "b"))
