@@ -4,10 +4,13 @@ written."""
 from __future__ import annotations
 
 import importlib.util
+import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,8 +26,8 @@ from edgegossip.node.spec import NodeSpec, make_algorithm, make_codec, make_view
 from edgegossip.recipe import Recipe, run_id
 from edgegossip.telemetry.summary import COORDINATOR
 from edgegossip.training.check import data_notice
-from edgegossip.training.data import Board, is_custom, is_declared
-from edgegossip.types import ConfigError, HostError, NodeId, UsageError
+from edgegossip.training.data import Board, is_custom, is_declared, other_names
+from edgegossip.types import ConfigError, DataError, HostError, NodeId, RunError, UsageError
 
 _WHOLE_MODELS = ("dpsgd", "sgp", "d2", "ad-psgd")
 _WITH_MEMORY = ("deep-squeeze", "sparse-push")
@@ -191,6 +194,34 @@ def codec_notice(recipe: Recipe) -> str:
         f"{recipe.gossip.algorithm}, and this may keep them from training; fp16, bf16, minmax8 and 8-bit-elastiquant fit, "
         "and so does choco-sgd, which sends differences"
     )
+
+
+@contextmanager
+def names_explained(recipe: Recipe, members: Sequence[NodeId]) -> Iterator[None]:
+    """Let a DataError or RunError in the block that names a board's path which is not there say
+    that the same is there by the board's name in a fleet of another size."""
+    try:
+        yield
+    except (DataError, RunError) as error:
+        if hint := _names_hint(recipe, members, str(error)):
+            raise type(error)(f"{error}; {hint}") from error
+        raise
+
+
+def _names_hint(recipe: Recipe, members: Sequence[NodeId], text: str) -> str:
+    for word in (recipe.data.dir, *recipe.run.script_args):
+        path = word.rpartition("=")[2]  # of --data=data/{board}
+        for k, name in enumerate(members) if "{board}" in word else ():
+            mine, *others = (
+                path.replace("{board}", board).replace("{index}", str(k)) for board in (name, *other_names(k, name))
+            )
+            if mine in text and not Path(mine).exists():
+                if found := next(filter(os.path.exists, others), None):
+                    return (
+                        f"{found} is there: names of boards have leading zeros where there are more than ten "
+                        f"({members[0]}, ...), so rename it, or write board-{{index}} for {{board}}"
+                    )
+    return ""
 
 
 def require(module: str, cure: str) -> None:

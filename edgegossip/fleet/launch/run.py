@@ -17,7 +17,7 @@ from edgegossip import training
 from edgegossip.fleet.launch.gossip import LocalRun, run_gossip
 from edgegossip.fleet.launch.identities import identities
 from edgegossip.fleet.launch.outputs import Outputs
-from edgegossip.fleet.launch.preflight import notices, preflight, remark
+from edgegossip.fleet.launch.preflight import names_explained, notices, preflight, remark
 from edgegossip.fleet.launch.run_folders import conclude, make_folder, shown_when_it_fails
 from edgegossip.frame import RUN_ID_BYTES
 from edgegossip.node.spec import default_members
@@ -70,7 +70,8 @@ def trained(
     `quiet`: nothing is printed either, but with `as_json` the summary of a run that failed.
     `lasting`: its script will still be there when somebody wants to go on with it."""
     members = default_members(recipe.run.nodes)
-    preflight(recipe, members)
+    with names_explained(recipe, members):
+        preflight(recipe, members)
     run_id = secrets.token_bytes(RUN_ID_BYTES)
     folder = make_folder(recipe, runs_dir, members)
     folder.write_run(run_id, members)
@@ -82,7 +83,10 @@ def trained(
             if said := remark(recipe):
                 click.echo(said, err=True)
         resumable = lasting and recipe.checkpoint.every > 0
-        with shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json, resumable=resumable):
+        with (
+            shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json, resumable=resumable),
+            names_explained(recipe, members),
+        ):
             _train(recipe, members, run_id, folder, outputs, quiet=quiet)
         yield folder
     finally:
