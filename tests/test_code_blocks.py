@@ -43,7 +43,7 @@ AT_ONCE = re.compile(
     r"fleet (init|add|kit|list|set|revoke|release status))\b(?!.*--(campaign|identity|recipe)\b)"
 )
 SHELL = re.compile(
-    r"(\$ )?(edgegossip|sudo|make|python3?|pip|apt|scp|ssh|rsync|source|for|cd|cp|pkill|flwr|flower-\w+|jupyter|podman|"
+    r"(\$ )?(edgegossip|sudo|make|python3?|pip|apt|scp|ssh|rsync|source|for|cd|cp|flwr|flower-\w+|jupyter|podman|"
     r"buildah|useradd|systemctl|docker|printf|xz|/opt/\S+) "
 )
 TOKEN = re.compile(r"^<!-- (not run|slow|given):\s(.*?)-->$|^( *)```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)

@@ -1,4 +1,4 @@
-"""`edgegossip run` and `demo`: a whole fleet as processes of this machine."""
+"""`edgegossip run`, `demo` and `kill`: a whole fleet as processes of this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 from edgegossip.cli.options import JSON, PLOTS, RUNS, SCRIPT_ARGS, SETTINGS, command, with_script_args
 from edgegossip.fleet.launch.outputs import Outputs
-from edgegossip.options import option
+from edgegossip.options import REQUIRED, option
 from edgegossip.types import EXIT_OK
 
 
@@ -122,3 +122,34 @@ def demo(options: Demo) -> int:
     from edgegossip.fleet.launch.demo import run_demo
 
     return run_demo(options.runs, options.settings, plots=options.plots)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """Options of `edgegossip kill`."""
+
+    words: tuple[str, ...] = option(REQUIRED, argument=True, metavar="[RUN] BOARD")
+    runs: Path = option(Path("runs"), "Folder of the run folders.", flag="--runs", path="folder")
+
+
+@command(Kill)
+def kill(options: Kill) -> None:
+    """End the process of BOARD in RUN at once, as a crash or a power cut would, and see what the
+    others do. RUN is a run folder, or its name; without it, the newest run that goes on.
+
+    \b
+    Examples:
+      edgegossip kill board-2
+      edgegossip kill 20260102-030405-quickstart-gossip board-2
+      edgegossip kill coordinator
+
+    A board of `run` comes back where network.restarts allows it. With a coordinator all of its
+    boards end; `run --resume` goes on.
+    """
+    from edgegossip.fleet.launch import processes
+
+    *run, board = options.words
+    if len(run) > 1:
+        raise click.UsageError("kill takes one RUN, which may be left out, and one BOARD")
+    folder = processes.running_run(run[0] if run else None, options.runs)
+    click.echo(f"killed {board} of {folder.name}, process {processes.kill(folder, board)}")

@@ -215,12 +215,13 @@ def _names_hint(recipe: Recipe, members: Sequence[NodeId], text: str) -> str:
             mine, *others = (
                 path.replace("{board}", board).replace("{index}", str(k)) for board in (name, *other_names(k, name))
             )
-            if mine in text and not Path(mine).exists():
-                if found := next(filter(os.path.exists, others), None):
-                    return (
-                        f"{found} is there: names of boards have leading zeros where there are more than ten "
-                        f"({members[0]}, ...), so rename it, or write board-{{index}} for {{board}}"
-                    )
+            there = "" if mine not in text or Path(mine).exists() else next(filter(os.path.exists, others), "")
+            if there:
+                cure = "" if f"board-{k}" == name else ", or write board-{index} for {board}"
+                return (
+                    f"{there} is there: names of boards have leading zeros where there are more than ten, so here they are "
+                    f"{members[0]}, ...: rename it{cure}"
+                )
     return ""
 
 

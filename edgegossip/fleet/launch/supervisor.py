@@ -228,8 +228,8 @@ class Supervisor:
         self.drain(0.0)
 
     def require_start(self) -> None:
-        """Raise StartError, with all causes, when a board failed before any had done a round. Others
-        get a moment to fail, too: what is wrong with one is often wrong with all."""
+        """Raise StartError, with all causes, when a board failed before any had done a round.
+        Others get a moment to fail, too: what is wrong with one is often wrong with all."""
         known, until_s = 0, 0.0
         while self.failed and (len(self.failed) > known or time.monotonic() < until_s) and self.running():
             if len(self.failed) > known:
@@ -297,8 +297,8 @@ class Supervisor:
 
     def _restart(self, board: BoardProcess) -> bool:
         """Start a board again whose process died. Not one that said what is wrong, or that ended by
-        itself before it had done a round: it would again. Not when nobody is left who could bring it up to date, unless it has a checkpoint to
-        go on from."""
+        itself before it had done a round: it would again. Not when nobody is left who could bring
+        it up to date, unless it has a checkpoint to go on from."""
         at_work = [c for c in self.running() if not c.finished]
         if (
             self.start_again is None

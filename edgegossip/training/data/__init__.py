@@ -88,7 +88,8 @@ def boards_of(nodes: int) -> list[Board]:
 
 
 def other_names(index: int, name: str) -> list[str]:
-    """Return what a local fleet of another size calls board number `index`, which is `name` here."""
+    """Return what local fleets of other sizes call board number `index`, whose name is `name`
+    here."""
     return [other for width in (1, 2) if (other := f"board-{index:0{width}}") != name]
 
 

@@ -51,9 +51,9 @@ def test_a_name_with_other_zeros_than_the_files_is_named(nodes: int, there: str,
     chosen = recipes.load("quickstart-gossip", [f"run.nodes={nodes}"])
     chosen = recipes.with_settings(chosen, {"run.script_args": [word.format(tmp_path)]})
     missing = f"no file {tmp_path / there.replace(there[:8].rstrip('.'), members[3])}"
-    with pytest.raises(RunError, match=r"no file .*; .* is there: names of boards have leading zeros"):
-        with names_explained(chosen, members):
-            raise RunError(missing)
+    told = pytest.raises(RunError, match=r"no file .*; .* is there: names of boards have leading zeros")
+    with told, names_explained(chosen, members):
+        raise RunError(missing)
     with pytest.raises(RunError) as plain, names_explained(chosen, members):
         raise RunError("something else")
     assert str(plain.value) == "something else"
@@ -64,9 +64,9 @@ def test_data_of_boards_with_other_zeros_are_named_before_anything_starts(tmp_pa
         (tmp_path / f"board-{k}").mkdir()
     own = ["data.name=image-folder", f"data.dir={tmp_path}/{{board}}", "data.partition=local"]
     chosen = recipes.load("quickstart-gossip", ["run.nodes=12", *own])
-    with pytest.raises(DataError, match="board-0 is there: names of boards have leading zeros"):
-        with names_explained(chosen, default_members(12)):
-            preflight(chosen, default_members(12))
+    told = pytest.raises(DataError, match="board-0 is there: names of boards have leading zeros")
+    with told, names_explained(chosen, default_members(12)):
+        preflight(chosen, default_members(12))
 
 
 def test_keys_of_the_other_mode_are_named():
