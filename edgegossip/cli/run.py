@@ -13,7 +13,7 @@ import click
 from edgegossip.cli.options import JSON, PLOTS, RUNS, SCRIPT_ARGS, SETTINGS, command, with_script_args
 from edgegossip.fleet.launch.outputs import Outputs
 from edgegossip.options import REQUIRED, option
-from edgegossip.types import EXIT_OK
+from edgegossip.types import EXIT_OK, EXIT_RUN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,10 @@ class Run:
         path="folder",
         metavar="FOLDER",
     )
-    dry_run: bool = option(False, "Check all that can be checked, say what would run, and end.")
+    dry_run: bool = option(
+        False,
+        "Check all that can be checked, say what would run, and end. Every board runs a script up to its join.",
+    )
     runs: Path = RUNS()
     outputs: Outputs = Outputs()
     plots: bool = PLOTS()
@@ -59,6 +62,7 @@ def run(options: Run) -> int:
       edgegossip run train.py --boards 4 --set gossip.algorithm=choco-sgd -- --data data/{board}
       edgegossip run train.py --boards 4 --set run.mode=server
       edgegossip run cifar10-gossip --set data.dir=DIR --dry-run
+      edgegossip run train.py --boards 4 --dry-run -- --data data/{board}
       edgegossip run --resume runs/20261121-101500-quickstart-gossip
     """
     from edgegossip.fleet.launch.run import planned, resume_fleet, run_fleet
@@ -78,23 +82,35 @@ def run(options: Run) -> int:
         settings = (*settings, f"run.nodes={options.nodes}")
     recipe = load(options.recipe, with_script_args(settings, options.script_args))
     if options.dry_run:
-        _say(planned(recipe, options.runs), options.as_json)
-        return EXIT_OK
+        plan = planned(recipe, options.runs)
+        _say(plan, options.as_json)
+        return EXIT_RUN if plan["problem"] else EXIT_OK
     return run_fleet(recipe, options.runs, plots=options.plots, as_json=options.as_json, outputs=options.outputs)
 
 
 def _say(plan: Mapping[str, Any], as_json: bool) -> None:
+    from edgegossip.report.units import bytes_text
+
     if as_json:
         click.echo(json.dumps(plan))
         return
+    size = "" if plan["values"] is None else f" of {plan['values']:,} values"
     click.echo(
         f"{plan['run']}: {len(plan['boards'])} boards ({plan['mode']}), {plan['rounds']} rounds, "
-        f"{plan['model']} of {plan['values']:,} values, codec {plan['codec']}, into {plan['runs']}"
+        f"{plan['model']}{size}, codec {plan['codec']}, into {plan['runs']}"
     )
+    for one in plan["each"]:
+        joins = f"{one['values']:,} values, {bytes_text(one['memory_bytes'])} at its join" if one["values"] else ""
+        click.echo(f"{one['board']}: {one['problem'] or joins}")
     for notice in plan["notices"]:
         click.echo(f"!! {notice}")
+    if plan["problem"]:
+        click.echo(f"edgegossip: {plan['problem']}", err=True)
+        return
+    untried = f" up to its join; what {plan['model']} reads after that was not tried" if plan["each"] else ""
     click.echo(
-        "nothing is wrong with it; `edgegossip plan RECIPE --profile pi4-wifi` predicts seconds and bytes on boards"
+        f"nothing is wrong with it{untried}; `edgegossip plan {'SCRIPT' if untried else 'RECIPE'} --profile pi4-wifi` "
+        "predicts seconds and bytes on boards"
     )
 
 

@@ -56,13 +56,15 @@ class Context:
     recipe: Recipe
     name: NodeId
     index: int  # among the boards; -1: the coordinator
+    ends_at_join: bool = False
     requests: SimpleQueue[Request] = field(default_factory=SimpleQueue)
     joined: Future[Run] = field(default_factory=Future)  # set by `join`
 
     @property
     def wants_model_only(self) -> bool:
-        """Whether only the script's model is wanted: at a coordinator that evaluates nothing."""
-        return self.index < 0 and self.recipe.evaluation.where != "coordinator"
+        """Whether only the script's model is wanted: at a coordinator that evaluates nothing, or
+        where nobody trains."""
+        return self.ends_at_join or (self.index < 0 and self.recipe.evaluation.where != "coordinator")
 
     @property
     def script(self) -> str:

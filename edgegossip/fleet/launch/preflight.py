@@ -203,24 +203,38 @@ def names_explained(recipe: Recipe, members: Sequence[NodeId]) -> Iterator[None]
     try:
         yield
     except (DataError, RunError) as error:
-        if hint := _names_hint(recipe, members, str(error)):
-            raise type(error)(f"{error}; {hint}") from error
+        if hint := _names_hint(recipe, members, str(error), "; "):
+            raise type(error)(f"{error}{hint}") from error
         raise
 
 
-def _names_hint(recipe: Recipe, members: Sequence[NodeId], text: str) -> str:
+def path_notices(recipe: Recipe, members: Sequence[NodeId]) -> list[str]:
+    """Name arguments of the script that are files or folders for some boards and not for others."""
+    said = []
+    for word in recipe.run.script_args:
+        paths = {name: _for_board(word, name, k) for k, name in enumerate(members)}
+        missing = [path for path in paths.values() if not Path(path).exists()]
+        others = [_for_board(word, other, k) for k, name in enumerate(members) for other in other_names(k, name)]
+        if missing and any(map(os.path.exists, {*paths.values(), *others})) and len({*paths.values()}) > 1:
+            said.append(f"{word}: {missing[0]} is not there{_names_hint(recipe, members, missing[0], '; ')}")
+    return said
+
+
+def _for_board(word: str, name: NodeId, index: int) -> str:
+    """The path in an argument such as --data=data/{board}, for this board."""
+    return word.rpartition("=")[2].replace("{board}", name).replace("{index}", str(index))
+
+
+def _names_hint(recipe: Recipe, members: Sequence[NodeId], text: str, before: str) -> str:
     for word in (recipe.data.dir, *recipe.run.script_args):
-        path = word.rpartition("=")[2]  # of --data=data/{board}
         for k, name in enumerate(members) if "{board}" in word else ():
-            mine, *others = (
-                path.replace("{board}", board).replace("{index}", str(k)) for board in (name, *other_names(k, name))
-            )
+            mine, *others = (_for_board(word, board, k) for board in (name, *other_names(k, name)))
             there = "" if mine not in text or Path(mine).exists() else next(filter(os.path.exists, others), "")
             if there:
                 cure = "" if f"board-{k}" == name else ", or write board-{index} for {board}"
                 return (
-                    f"{there} is there: names of boards have leading zeros where there are more than ten, so here they are "
-                    f"{members[0]}, ...: rename it{cure}"
+                    f"{before}{there} is there: names of boards have leading zeros where there are more than ten, so here "
+                    f"they are {members[0]}, ...: rename it{cure}"
                 )
     return ""
 
@@ -305,6 +319,11 @@ def _check_model(recipe: Recipe, name: NodeId) -> None:
             f"the coordinator has no data of its own from which it could see what the model takes ({error}); declare "
             "data.shape and data.classes (or data.target and data.target_shape)"
         ) from error
+    check_sizes(recipe, layout)
+
+
+def check_sizes(recipe: Recipe, layout: Layout) -> None:
+    """Raise ConfigError where a codec of the recipe cannot send a model of this layout."""
     for codec in _codecs_of(recipe):
         if recipe.run.mode == "gossip" or layout.has_sums:
             codec = codecs.for_layout(codec, layout)

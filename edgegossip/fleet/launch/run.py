@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,24 @@ from edgegossip import training
 from edgegossip.fleet.launch.gossip import LocalRun, run_gossip
 from edgegossip.fleet.launch.identities import identities
 from edgegossip.fleet.launch.outputs import Outputs
-from edgegossip.fleet.launch.preflight import names_explained, notices, preflight, remark
+from edgegossip.fleet.launch.preflight import (
+    check_sizes,
+    names_explained,
+    notices,
+    path_notices,
+    preflight,
+    remark,
+)
+from edgegossip.fleet.launch.probe import Joined, misfit, probe
 from edgegossip.fleet.launch.run_folders import conclude, make_folder, shown_when_it_fails
 from edgegossip.frame import RUN_ID_BYTES
 from edgegossip.node.spec import default_members
 from edgegossip.recipe import Recipe
 from edgegossip.report.units import seconds_text
 from edgegossip.telemetry.run_folder import RunFolder, read_run
-from edgegossip.telemetry.summary import summarise
-from edgegossip.types import ConfigError, DataError, NodeId
+from edgegossip.telemetry.summary import COORDINATOR, summarise
+from edgegossip.telemetry.verdict import causes
+from edgegossip.types import ConfigError, DataError, NodeId, RunError
 
 
 def run_fleet(recipe: Recipe, runs_dir: Path, *, plots: bool, as_json: bool, outputs: Outputs = Outputs()) -> int:
@@ -38,21 +47,58 @@ def run_fleet(recipe: Recipe, runs_dir: Path, *, plots: bool, as_json: bool, out
 
 def planned(recipe: Recipe, runs_dir: Path) -> dict[str, Any]:
     """Check that the recipe can be run here, and return what would be: boards, rounds, model, bytes
-    and what a user should know. Nothing is started or written. Raises an EdgegossipError."""
+    and what a user should know. Nothing is started or written, except by a script, which every
+    board runs up to its join: `each` is what came of that by board, and `problem` what the run
+    would fail with. Raises an EdgegossipError."""
     members = default_members(recipe.run.nodes)
-    preflight(recipe, members)
-    layout = training.layout_of(recipe)
+    with names_explained(recipe, members):
+        preflight(recipe, members)
+    joined = _joined(recipe, members) if recipe.run.script else {}
+    layout = next((one.layout for one in joined.values() if one.layout), None)
+    if not recipe.run.script:
+        layout = training.layout_of(recipe)
     return {
         "run": recipe.run.name,
         "mode": recipe.run.mode,
         "boards": list(members),
         "rounds": recipe.run.rounds,
-        "model": recipe.model.name,
-        "values": layout.size,
+        "model": Path(recipe.run.script).name or recipe.model.name,
+        "values": layout.size if layout else None,
         "codec": recipe.codec.name,
         "runs": str(runs_dir),
-        "notices": notices(recipe),
+        "notices": [*notices(recipe), *path_notices(recipe, members)],
+        "each": [
+            {
+                "board": name,
+                "values": one.layout.size if one.layout else None,
+                "memory_bytes": one.peak_rss_bytes or None,
+                "problem": one.problem,
+            }
+            for name, one in joined.items()
+        ],
+        "problem": _problem(recipe, members, joined),
     }
+
+
+def _joined(recipe: Recipe, members: tuple[NodeId, ...]) -> Mapping[NodeId, Joined]:
+    """What the script comes to on every board, and at a coordinator."""
+    server = recipe.run.mode == "server"
+    joined = probe(recipe, [*([COORDINATOR] if server else []), *members], members)
+    for one in joined.values():
+        if one.layout is not None:
+            check_sizes(recipe, one.layout)
+    return joined
+
+
+def _problem(recipe: Recipe, members: tuple[NodeId, ...], joined: Mapping[NodeId, Joined]) -> str:
+    """Return what a run would fail with, all causes; empty where nothing is wrong."""
+    failed = {name: one.problem for name, one in joined.items() if one.problem}
+    text = f"{len(failed)} of {len(joined)} would end before the run: {causes(failed)}" if failed else ""
+    try:
+        with names_explained(recipe, members):
+            raise RunError("; ".join(filter(None, [text, misfit(joined)])))
+    except RunError as error:
+        return str(error)
 
 
 @contextmanager

@@ -92,7 +92,7 @@ class BoardProcess:
                 self.last_error = text
             case BoardRecord(_, EventRecord(name="disagrees", text=text, fields={"peer": str(peer)})):
                 self.disagrees[peer] = text
-            case BoardRecord(_, EventRecord(name="joined")):
+            case BoardRecord(_, EventRecord(name="joined" | "probed")):
                 self.joined = True
             case BoardRecord(_, EventRecord(name="finished")):
                 self.finished = True
@@ -290,10 +290,9 @@ class Supervisor:
 
     def _fail(self, board: BoardProcess) -> None:
         """Take note that the run cannot start. What the board said of it is in the records, and
-        will be said with that of all others."""
-        self.failed[board.name] = self.lost[board.name] = why = board.exit_reason()
-        if not board.last_error:
-            self.sink.event(board.name, "lost", f"lost {board.name}: {why}")
+        will be said with that of all others: they do not wait for it, and come to their own."""
+        self.failed[board.name] = board.exit_reason()
+        self._declare_lost(board, board.exit_reason(), told=bool(board.last_error))
 
     def _restart(self, board: BoardProcess) -> bool:
         """Start a board again whose process died. Not one that said what is wrong, or that ended by
@@ -322,9 +321,10 @@ class Supervisor:
         self.boards[self.boards.index(board)] = again
         return True
 
-    def _declare_lost(self, board: BoardProcess, why: str) -> None:
+    def _declare_lost(self, board: BoardProcess, why: str, told: bool = False) -> None:
         self.lost[board.name] = why
-        self.sink.event(board.name, "lost", f"lost {board.name}: {why}")
+        if not told:
+            self.sink.event(board.name, "lost", f"lost {board.name}: {why}")
         for other in self.running():
             if other is not board:
                 differs = board.disagrees.get(other.name)
