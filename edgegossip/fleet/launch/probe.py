@@ -60,9 +60,8 @@ def probe(recipe: Recipe, names: Sequence[NodeId], members: Sequence[NodeId]) ->
 
 def misfit(joined: Mapping[NodeId, Joined]) -> str:
     """Say in which way boards' models do not fit together; empty where they do."""
-    (first, mine), *others = ((name, one) for name, one in joined.items() if not one.problem)
-    told = (difference(mine.agreement, one.agreement, f"on {first}", f"on {name}") for name, one in others)
-    return next(filter(None, told), "")
+    fit = [(one.agreement, f"on {name}") for name, one in joined.items() if not one.problem]
+    return next(filter(None, (difference(fit[0][0], theirs, fit[0][1], there) for theirs, there in fit[1:])), "")
 
 
 def _await(boards: Sequence[BoardProcess], messages: queue.Queue[Message]) -> None:

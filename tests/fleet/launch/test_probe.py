@@ -126,6 +126,8 @@ def test_a_dry_run_tells_what_every_board_would_come_to(script: Path, tmp_path: 
     assert f"{tmp_path}/board-1 is not there" in lines[4]
     assert lines[5].startswith("edgegossip: 1 of 3 would end before the run: board-2: train.py, line 13: ")
     assert "the number of values that travel is 15 on board-0 and 18 on board-1" in lines[5]
+    done = CliRunner().invoke(cli, [*words, "--", "2", "1"], standalone_mode=False)
+    assert "3 of 3 would end before the run: board-0, board-1 and board-2: train.py, line 13: " in done.output
     done = CliRunner().invoke(cli, [*words, "--json", "--", "0", "1"], standalone_mode=False)
     document = json.loads(done.stdout)
     assert done.return_value == 0 and (document["values"], document["model"], document["problem"]) == (
