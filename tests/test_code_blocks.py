@@ -133,7 +133,7 @@ def call(line: str, is_slow: bool) -> None:
     if words[0] == "run" and "--resume" not in words:
         is_killed = "run.rounds=3000" in words
         if not words[1].startswith("quickstart") and (not is_slow or words[1] != "train.py"):
-            return  # there is no --dry-run of scripts, and others want data
+            return  # scripts and others want data
         words[1:1] = ["--dry-run"] if is_killed or not is_slow else []
     elif not AT_ONCE.match(line):
         return

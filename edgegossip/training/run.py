@@ -157,7 +157,7 @@ def join(
         return Run(None, ModelVector(model, _patterns(share), _patterns(keep)), state, rounds or _ALONE_ROUNDS, {})
     if context.joined.done():
         raise UsageError("join was called twice: a script takes part in one run, with one model")
-    if context.index < 0 and not context.wants_model_only and (share or keep):
+    if context.index < 0 and context.recipe.evaluation.where == "coordinator" and (share or keep):
         raise UsageError(
             'evaluation.where = "coordinator": share and keep of join leave a part of the model on each board, which the '
             'coordinator has not; set evaluation.where = "boards"'
