@@ -84,4 +84,5 @@ def _found(board: BoardProcess, file: Path) -> Joined:
         return Joined(problem=f"it did not come to its join within {JOIN_S:.0f} s")
     said = board.log.read_text("utf-8", "replace").strip().splitlines()
     last = f": {said[-1]}" if said else ""
-    return Joined(problem=board.last_error or f"its process ended with exit code {board.code}{last}")
+    ended = board.exit_reason() if board.code < 0 else f"its process ended with exit code {board.code}{last}"
+    return Joined(problem=board.last_error or ended)

@@ -26,6 +26,7 @@ STOP_S = 3.0  # a board that is asked to stop gets this long before it is killed
 SILENT_S = 10.0  # a board without a sign of life for so long is named, and again after as much
 STUCK_S = 60.0  # and is ended after this, once no board is left that it could still be useful to
 SETTLE_S = 3.0  # after the last board that failed at the start, for others that are about to
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
 _NOT_ITS_OWN = (EXIT_RUN, EXIT_PEER, EXIT_INTERRUPTED)  # how a board ends for which others are the reason
 
 
@@ -106,7 +107,8 @@ class BoardProcess:
     def at_fault(self) -> bool:
         """Whether a fault of its own ended it before it had done a round: it would do so again."""
         assert self.code is not None
-        return self.code >= 0 and self.code not in _NOT_ITS_OWN and not self.trained
+        crashed = -self.code in _CRASHES or (self.code >= 0 and self.code not in _NOT_ITS_OWN)
+        return crashed and not self.trained
 
     def exit_reason(self) -> str:
         """Say in one clause how the board ended, for people."""
