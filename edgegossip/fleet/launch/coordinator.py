@@ -31,12 +31,12 @@ from edgegossip.fleet.launch.supervisor import BoardProcess, Message, Supervisor
 from edgegossip.fleet.store import boards_of
 from edgegossip.flower import Coordinator, CoordinatorCheckpointer
 from edgegossip.flower.connection import ServerCredentials
-from edgegossip.flower.superlink import SUPERLINK_LOG, SuperLink, launch
+from edgegossip.flower.superlink import SuperLink, launch
 from edgegossip.layout import Layout
 from edgegossip.node.spec import check_names, default_members
 from edgegossip.node.storage import DiskFull, about_model, save_model
 from edgegossip.recipe import Recipe, run_id
-from edgegossip.telemetry.run_folder import RunFolder
+from edgegossip.telemetry.run_folder import SUPERLINK_LOG, RunFolder
 from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.telemetry.summary import COORDINATOR
 from edgegossip.telemetry.verdict import causes

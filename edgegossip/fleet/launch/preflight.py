@@ -203,7 +203,7 @@ def names_explained(recipe: Recipe, members: Sequence[NodeId]) -> Iterator[None]
     try:
         yield
     except (DataError, RunError) as error:
-        if hint := _names_hint(recipe, members, str(error), "; "):
+        if hint := names_hint(recipe, members, str(error)):
             raise type(error)(f"{error}{hint}") from error
         raise
 
@@ -216,7 +216,7 @@ def path_notices(recipe: Recipe, members: Sequence[NodeId]) -> list[str]:
         missing = [path for path in paths.values() if not Path(path).exists()]
         others = [_for_board(word, other, k) for k, name in enumerate(members) for other in other_names(k, name)]
         if missing and any(map(os.path.exists, {*paths.values(), *others})) and len({*paths.values()}) > 1:
-            said.append(f"{word}: {missing[0]} is not there{_names_hint(recipe, members, missing[0], '; ')}")
+            said.append(f"{word}: {missing[0]} is not there{names_hint(recipe, members, missing[0])}")
     return said
 
 
@@ -225,7 +225,9 @@ def _for_board(word: str, name: NodeId, index: int) -> str:
     return word.rpartition("=")[2].replace("{board}", name).replace("{index}", str(index))
 
 
-def _names_hint(recipe: Recipe, members: Sequence[NodeId], text: str, before: str) -> str:
+def names_hint(recipe: Recipe, members: Sequence[NodeId], text: str) -> str:
+    """Return what to add to a text that names a board's path, see `names_explained`; empty where
+    that path is there, or no other."""
     for word in (recipe.data.dir, *recipe.run.script_args):
         for k, name in enumerate(members) if "{board}" in word else ():
             mine, *others = (_for_board(word, board, k) for board in (name, *other_names(k, name)))
@@ -233,7 +235,7 @@ def _names_hint(recipe: Recipe, members: Sequence[NodeId], text: str, before: st
             if there:
                 cure = "" if f"board-{k}" == name else ", or write board-{index} for {board}"
                 return (
-                    f"{before}{there} is there: names of boards have leading zeros where there are more than ten, so here "
+                    f"; {there} is there: names of boards have leading zeros where there are more than ten, so here "
                     f"they are {members[0]}, ...: rename it{cure}"
                 )
     return ""

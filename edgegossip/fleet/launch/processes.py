@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from edgegossip.choices import did_you_mean
-from edgegossip.telemetry.run_folder import RunData, is_written, read_run
+from edgegossip.telemetry.run_folder import SUPERLINK_LOG, RunData, is_written, read_run
 from edgegossip.telemetry.summary import COORDINATOR, head_of, summarise
 from edgegossip.types import ConfigError, DataError, HostError, NodeId
 
@@ -73,7 +73,7 @@ def _processes(data: RunData) -> Mapping[NodeId, psutil.Process]:
             # What a board forks has its command line, but leads no session.
             if "--managed" in words and said.get("--run-id") == run_id and os.getsid(process.pid) == process.pid:
                 found[said["--name"]] = process
-            elif head_of(data)["mode"] == "server" and _writes(process, data.path / "metrics.jsonl"):
+            elif (data.path / SUPERLINK_LOG).is_file() and _writes(process, data.path / "metrics.jsonl"):
                 found[COORDINATOR] = process
     return {name: found[name] for name in sorted(found)}
 

@@ -20,6 +20,7 @@ from edgegossip.fleet.launch.outputs import Outputs
 from edgegossip.fleet.launch.preflight import (
     check_sizes,
     names_explained,
+    names_hint,
     notices,
     path_notices,
     preflight,
@@ -34,7 +35,7 @@ from edgegossip.report.units import seconds_text
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import COORDINATOR, summarise
 from edgegossip.telemetry.verdict import causes
-from edgegossip.types import ConfigError, DataError, NodeId, RunError
+from edgegossip.types import ConfigError, DataError, NodeId
 
 
 def run_fleet(recipe: Recipe, runs_dir: Path, *, plots: bool, as_json: bool, outputs: Outputs = Outputs()) -> int:
@@ -94,11 +95,8 @@ def _problem(recipe: Recipe, members: tuple[NodeId, ...], joined: Mapping[NodeId
     """Return what a run would fail with, all causes; empty where nothing is wrong."""
     failed = {name: one.problem for name, one in joined.items() if one.problem}
     text = f"{len(failed)} of {len(joined)} would end before the run: {causes(failed)}" if failed else ""
-    try:
-        with names_explained(recipe, members):
-            raise RunError("; ".join(filter(None, [text, misfit(joined)])))
-    except RunError as error:
-        return str(error)
+    text = "; ".join(filter(None, [text, misfit(joined)]))
+    return text + names_hint(recipe, members, text)
 
 
 @contextmanager

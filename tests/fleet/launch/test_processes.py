@@ -62,6 +62,18 @@ def test_a_board_of_this_run_is_killed_and_nobody_else(folder: RunFolder, board)
         kill(folder.path, "coordinator")
 
 
+def test_a_board_that_was_started_by_hand_is_no_coordinator(tmp_path: Path) -> None:
+    """Its folder says that it is of a server run, and is written here."""
+    own = RunFolder.create(tmp_path, "own", '[run]\nmode = "server"\n', {})
+    own.write_run(RUN_ID, ["pi-1", "pi-2"])
+    for name in ("coordinator", "pi-1"):
+        with pytest.raises(
+            ConfigError, match=rf"^{name} of .*-own has no process that `run` started \(running: none\)$"
+        ):
+            kill(own.path, name)
+    own.close()
+
+
 def test_a_run_is_the_newest_that_goes_on_or_what_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = tmp_path / "runs"
     with pytest.raises(DataError, match=f"no run goes on in {runs}"):
