@@ -231,9 +231,12 @@ class Supervisor:
 
     def require_start(self) -> None:
         """Raise StartError, with all causes, when a board failed before any had done a round.
-        Others get a moment to fail, too: what is wrong with one is often wrong with all."""
+        Others get a moment to fail, too, or to come further: what is wrong with one is often wrong
+        with all."""
         known, until_s = 0, 0.0
-        while self.failed and (len(self.failed) > known or time.monotonic() < until_s) and self.running():
+        while self.failed and not all(board.trained for board in self.running()):
+            if known == len(self.failed) and time.monotonic() > until_s:
+                break
             if len(self.failed) > known:
                 known, until_s = len(self.failed), time.monotonic() + self.settle_s
             self.next(0.1)
