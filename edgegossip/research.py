@@ -225,16 +225,18 @@ def plan(
     **keys: Any,
 ) -> Plan:
     """Work out bytes and seconds of a round on a fleet, memory of a board, what limits the run and
-    the codec that is faster, as `edgegossip plan` does. Nothing runs. Needs torch.
+    the codec that is faster, as `edgegossip plan` does. Nothing runs but a script, up to its join.
+    Needs torch.
 
     Args:
-        recipe: a packaged recipe's name, or the path of one.
+        recipe: a packaged recipe's name, or the path of one, or of a training script.
         fleet: a fleet of the package, such as "pi4-wifi" or "paper-18", or a TOML file.
         settings: recipe keys and their values, as for `run`.
         boards: only the fleet's first so many.
         keys: recipe keys as keywords, as for `run`.
 
-    Raises ConfigError for an unknown recipe, key or fleet, with the nearest.
+    Raises ConfigError for an unknown recipe, key or fleet, with the nearest, and RunError for a
+    script that does not come to its join.
 
     Example:
         plan = edgegossip.plan("cifar10-gossip", "pi4-wifi", codec__name="fp16")

@@ -81,6 +81,10 @@ class RunError(UsageError):
     exit_code = EXIT_RUN
 
 
+class StartError(RunError):
+    """Boards failed before the run had come anywhere: there is nothing to show of it."""
+
+
 class PeerError(EdgegossipError):
     """Blames something that came from the wire, or failed to come. Harms that peer only."""
 

@@ -4,8 +4,8 @@
     python scripts/recording.py [-o docs/images/recording.svg] [--rounds 300]
 
 The command is run in a pseudo-terminal. What it writes is kept with its times, a small terminal
-emulator makes screens of it, and CSS plays them: no script, no service. Of the boards' processes
-one is killed by its id; the line below the screen shows the command that does the same by hand.
+emulator makes screens of it, and CSS plays them: no script, no service. One of the boards is
+killed; the line below the screen shows the command that does it.
 Nothing is faster or slower than it was, with two exceptions: the start, in which boards load
 PyTorch, takes `--start` seconds at most, and so long a pause in which nothing changes.
 """
@@ -18,7 +18,6 @@ import pty
 import re
 import select
 import shlex
-import signal
 import struct
 import subprocess
 import tempfile
@@ -30,8 +29,6 @@ from fcntl import ioctl
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
-
-import psutil
 
 IMAGE = Path(__file__).resolve().parents[1] / "docs" / "images" / "recording.svg"
 KEY_S = 0.02  # between two letters that are typed
@@ -55,7 +52,7 @@ class Recording:
 
 def record(command: str, columns: int, rows: int, victim: str, started: str, delay_s: float) -> Recording:
     """Run a command in a terminal of that size. It is on its way when it has shown the word
-    `started`; `delay_s` later the process whose arguments say `--name VICTIM` is killed."""
+    `started`; `delay_s` later board `victim` of the newest run is killed."""
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
@@ -73,7 +70,8 @@ def record(command: str, columns: int, rows: int, victim: str, started: str, del
             if not made.started_s and started in made.writes[-1][1]:
                 made.started_s = now
         if made.started_s and now >= made.started_s + delay_s and not made.kill:
-            made.kill_s, made.kill = now, f"kill -9 {_kill(process.pid, victim)}   # {victim}"
+            made.kill_s, made.kill = now, f"edgegossip kill {victim}"
+            subprocess.run(shlex.split(made.kill), check=True, stdout=subprocess.DEVNULL)
     if process.wait():
         raise SystemExit(f"{command} ended with {process.returncode}")
     return made
@@ -87,15 +85,6 @@ def _read(terminal: int) -> bytes | None:
         return os.read(terminal, 65_536) or None
     except OSError:  # Linux's way to say that nobody has the other end
         return None
-
-
-def _kill(parent: int, name: str) -> int:
-    for process in psutil.Process(parent).children(recursive=True):
-        words = " ".join(process.cmdline()).split()
-        if "--name" in words and words[words.index("--name") + 1] == name:
-            process.send_signal(signal.SIGKILL)
-            return process.pid
-    raise SystemExit(f"no process of {name} was found")
 
 
 # --- what a terminal shows of it -----------------------------------------------------------------

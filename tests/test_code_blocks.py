@@ -43,7 +43,7 @@ AT_ONCE = re.compile(
     r"fleet (init|add|kit|list|set|revoke|release status))\b(?!.*--(campaign|identity|recipe)\b)"
 )
 SHELL = re.compile(
-    r"(\$ )?(edgegossip|sudo|make|python3?|pip|apt|scp|ssh|rsync|source|for|cd|cp|pkill|flwr|flower-\w+|jupyter|podman|"
+    r"(\$ )?(edgegossip|sudo|make|python3?|pip|apt|scp|ssh|rsync|source|for|cd|cp|flwr|flower-\w+|jupyter|podman|"
     r"buildah|useradd|systemctl|docker|printf|xz|/opt/\S+) "
 )
 TOKEN = re.compile(r"^<!-- (not run|slow|given):\s(.*?)-->$|^( *)```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
@@ -133,7 +133,7 @@ def call(line: str, is_slow: bool) -> None:
     if words[0] == "run" and "--resume" not in words:
         is_killed = "run.rounds=3000" in words
         if not words[1].startswith("quickstart") and (not is_slow or words[1] != "train.py"):
-            return  # there is no --dry-run of scripts, and others want data
+            return  # scripts and others want data
         words[1:1] = ["--dry-run"] if is_killed or not is_slow else []
     elif not AT_ONCE.match(line):
         return

@@ -91,6 +91,6 @@ def test_the_picture_is_whole_and_moves_over_every_screen(recording: Any) -> Non
 def test_the_committed_recording_shows_a_board_lost_and_back_in_about_15_s() -> None:
     text = (ROOT / "docs" / "images" / "recording.svg").read_text()
     shown = re.sub(r"<[^>]+>", "", text[text.index("<defs>") :])
-    assert "lost board-2" in shown and "kill -9" in shown and "started again" in shown
+    assert "lost board-2" in shown and "edgegossip kill board-2" in shown and "started again" in shown
     assert 10 < float(re.search(r"film ([\d.]+)s", text)[1]) < 22  # type: ignore[index]
     assert len(text) < 300_000 and "http" not in text.replace("http://www.w3.org/2000/svg", "")

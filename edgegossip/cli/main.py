@@ -33,6 +33,7 @@ COMMANDS = {
         "run": _Entry("run", "Train on boards that are processes of this machine"),
         "coordinator": _Entry("coordinator", "Start Flower's server for a run and wait for its boards"),
         "node": _Entry("node", "Be one board of a run"),
+        "kill": _Entry("run", "End one board of a run, as a crash would"),
         "recipe": _Entry("recipe", "List what there is to run, and every key of a recipe"),
         "data": _Entry("data", "Fetch data sets; say what a board's own data are"),
         "plan": _Entry("scale", "Predict bytes, seconds and memory before a run"),

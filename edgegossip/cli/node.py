@@ -67,6 +67,7 @@ class Node:
     )
     fresh: bool = option(False, "Begin anew even if this board began this run before and did not finish it.")
     managed: bool = option(False, hidden=True)
+    probe: bool = option(False, hidden=True)
     restarted_s: float | None = option(None, flag="--restarted", metavar="SECONDS", hidden=True)
     run_id: str = option("", hidden=True)
     pace: Path | None = option(None, hidden=True)
@@ -116,6 +117,11 @@ def node(options: Node) -> int:
         from edgegossip.lab.scale.netns.dilation import DilatedRuntime
 
         board = replace(board, make_runtime=partial(DilatedRuntime, options.pace, board.name))
+    if options.probe and recipe is not None:
+        from edgegossip.node.probe import run_probe
+
+        run_probe(load(recipe, settings), board)
+        return 0
     if options.managed and recipe is not None:
         run_managed(load(recipe, settings), board)
         return 0

@@ -1,4 +1,4 @@
-"""`edgegossip run` and `demo`: a whole fleet as processes of this machine."""
+"""`edgegossip run`, `demo` and `kill`: a whole fleet as processes of this machine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import click
 
 from edgegossip.cli.options import JSON, PLOTS, RUNS, SCRIPT_ARGS, SETTINGS, command, with_script_args
 from edgegossip.fleet.launch.outputs import Outputs
-from edgegossip.options import option
-from edgegossip.types import EXIT_OK
+from edgegossip.options import REQUIRED, option
+from edgegossip.types import EXIT_OK, EXIT_RUN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,10 @@ class Run:
         "First train each board by itself, with the same rounds, seed and data and no exchange. The table then has, by "
         "board, the score alone, together, and of the average of the models.",
     )
-    dry_run: bool = option(False, "Check all that can be checked, say what would run, and end.")
+    dry_run: bool = option(
+        False,
+        "Check all that can be checked, say what would run, and end. Every board runs a script up to its join.",
+    )
     runs: Path = RUNS()
     outputs: Outputs = Outputs()
     plots: bool = PLOTS()
@@ -65,6 +68,7 @@ def run(options: Run) -> int:
       edgegossip run train.py --boards 4 --set run.mode=server
       edgegossip run train.py --boards 4 --alone -- --data data/{board}
       edgegossip run cifar10-gossip --set data.dir=DIR --dry-run
+      edgegossip run train.py --boards 4 --dry-run -- --data data/{board}
       edgegossip run --resume runs/20261121-101500-quickstart-gossip
     """
     from edgegossip.fleet.launch.run import planned, resume_fleet, run_fleet
@@ -84,8 +88,9 @@ def run(options: Run) -> int:
         settings = (*settings, f"run.nodes={options.nodes}")
     recipe = load(options.recipe, with_script_args(settings, options.script_args))
     if options.dry_run:
-        _say(planned(recipe, options.runs, alone=options.alone), options.as_json)
-        return EXIT_OK
+        plan = planned(recipe, options.runs, alone=options.alone)
+        _say(plan, options.as_json)
+        return EXIT_RUN if plan["problem"] else EXIT_OK
     return run_fleet(
         recipe,
         options.runs,
@@ -97,17 +102,28 @@ def run(options: Run) -> int:
 
 
 def _say(plan: Mapping[str, Any], as_json: bool) -> None:
+    from edgegossip.report.units import bytes_text
+
     if as_json:
         click.echo(json.dumps(plan))
         return
+    size = "" if plan["values"] is None else f" of {plan['values']:,} values"
     click.echo(
         f"{plan['run']}: {len(plan['boards'])} boards ({plan['mode']}), {plan['rounds']} rounds, "
-        f"{plan['model']} of {plan['values']:,} values, codec {plan['codec']}, into {plan['runs']}"
+        f"{plan['model']}{size}, codec {plan['codec']}, into {plan['runs']}"
     )
+    for one in plan["each"]:
+        joins = f"{one['values']:,} values, {bytes_text(one['memory_bytes'])} at its join" if one["values"] else ""
+        click.echo(f"{one['board']}: {one['problem'] or joins}")
     for notice in plan["notices"]:
         click.echo(f"!! {notice}")
+    if plan["problem"]:
+        click.echo(f"edgegossip: {plan['problem']}", err=True)
+        return
+    untried = f" up to its join; what {plan['model']} reads after that was not tried" if plan["each"] else ""
     click.echo(
-        "nothing is wrong with it; `edgegossip plan RECIPE --profile pi4-wifi` predicts seconds and bytes on boards"
+        f"nothing is wrong with it{untried}; `edgegossip plan {'SCRIPT' if untried else 'RECIPE'} --profile pi4-wifi` "
+        "predicts seconds and bytes on boards"
     )
 
 
@@ -135,3 +151,34 @@ def demo(options: Demo) -> int:
     from edgegossip.fleet.launch.demo import run_demo
 
     return run_demo(options.runs, options.settings, plots=options.plots)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """Options of `edgegossip kill`."""
+
+    words: tuple[str, ...] = option(REQUIRED, argument=True, metavar="[RUN] BOARD")
+    runs: Path = option(Path("runs"), "Folder of the run folders.", flag="--runs", path="folder")
+
+
+@command(Kill)
+def kill(options: Kill) -> None:
+    """End the process of BOARD in RUN at once, as a crash or a power cut would, and see what the
+    others do. RUN is a run folder, or its name; without it, the newest run that goes on.
+
+    \b
+    Examples:
+      edgegossip kill board-2
+      edgegossip kill 20260102-030405-quickstart-gossip board-2
+      edgegossip kill coordinator
+
+    A board of `run` comes back where network.restarts allows it. With a coordinator all of its
+    boards end; `run --resume` goes on.
+    """
+    from edgegossip.fleet.launch import processes
+
+    *run, board = options.words
+    if len(run) > 1:
+        raise click.UsageError("kill takes one RUN, which may be left out, and one BOARD")
+    folder = processes.running_run(run[0] if run else None, options.runs)
+    click.echo(f"killed {board} of {folder.name}, process {processes.kill(folder, board)}")

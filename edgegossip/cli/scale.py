@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, OUTPUT, SETTINGS, chosen, command
+from edgegossip.cli.options import JSON, OUTPUT, SCRIPT_ARGS, SETTINGS, chosen, command, with_script_args
 from edgegossip.options import REQUIRED, option
 from edgegossip.report.style import Figures
 from edgegossip.types import HostError
@@ -158,7 +158,8 @@ def _require_a_boards_own(context: click.Context) -> None:
 class Plan:
     """Options of `edgegossip plan`."""
 
-    recipe: str = option(REQUIRED, argument=True)
+    recipe: str = option(REQUIRED, argument=True, metavar="RECIPE|SCRIPT")
+    script_args: tuple[str, ...] = SCRIPT_ARGS()
     fleet: str = option(
         REQUIRED,
         "Boards and their link: mixed-home, paper-7-xaviers, paper-18, pi4-wifi, pi5-switch, or a TOML file.",
@@ -175,23 +176,25 @@ class Plan:
 
 @command(Plan)
 def plan(options: Plan) -> int:
-    """Work out bytes and seconds of a round of RECIPE on a fleet, memory of a board, what limits
-    it, and the codec that is faster.
+    """Work out bytes and seconds of a round of RECIPE, or of your own SCRIPT, on a fleet, memory of
+    a board, what limits it, and the codec that is faster.
 
     \b
     Examples:
       edgegossip plan cifar10-gossip --profile pi4-wifi
       edgegossip plan elastiquant --profile paper-18 --boards 7 --set model.name=resnet34
+      edgegossip plan train.py --profile pi4-wifi -- --data data/{board}
       edgegossip calibrate -o me.toml   a profile of the board it runs on, for a fleet of yours
 
-    Frames are really encoded; seconds and memory are modelled from the boards' profiles.
+    Frames are really encoded; seconds and memory are modelled from the boards' profiles. A script
+    runs up to its join, as board-0, with all that it does until then; its seconds are not modelled.
     """
     from edgegossip import recipe as recipes
     from edgegossip.lab.scale.devices import load_fleet
     from edgegossip.lab.scale.plan import plan as make
     from edgegossip.lab.scale.plan import plan_text
 
-    recipe = recipes.load(options.recipe, options.settings)
+    recipe = recipes.load(options.recipe, with_script_args(options.settings, options.script_args))
     document = make(recipe, load_fleet(options.fleet), options.count)
     click.echo(json.dumps(document) if options.as_json else plan_text(document))
     return 0

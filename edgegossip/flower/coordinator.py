@@ -70,13 +70,14 @@ from edgegossip.flower.checkpoints import CoordinatorCheckpointer
 from edgegossip.flower.combine import check_enough, combiner, make_strategy
 from edgegossip.flower.connection import LinkError, ServerCredentials
 from edgegossip.flower.messages import question_content, question_type, read_answer
-from edgegossip.flower.superlink import SUPERLINK_LOG, SuperLink, launch
+from edgegossip.flower.superlink import SuperLink, launch
 from edgegossip.frame import HEADER_BYTES, Limits
 from edgegossip.gossip import outer
 from edgegossip.layout import Layout
 from edgegossip.memory import Spool
 from edgegossip.recipe import Recipe
 from edgegossip.telemetry.records import Sink, Value
+from edgegossip.telemetry.run_folder import SUPERLINK_LOG
 from edgegossip.telemetry.spans import RoundClock
 from edgegossip.training.schedule import learning_rate
 from edgegossip.types import EdgegossipError, HostError, Metrics, NodeId, PeerError, Round, RunError, Vec

@@ -30,7 +30,6 @@ from edgegossip.flower.admission import ADMISSION_VARIABLE, OBJECTS_VARIABLE, to
 from edgegossip.flower.connection import ServerCredentials
 from edgegossip.types import ConfigError, HostError, RunError
 
-SUPERLINK_LOG = Path("logs") / "superlink.log"  # in a run folder
 READY_S = 180.0  # a loaded single-board computer needs a while to import Flower
 _PR_SET_PDEATHSIG = 1
 # Bodies of 5 MiB come and go with every request. glibc gives each to the kernel and back; page

@@ -117,7 +117,7 @@ def run_node(recipe: Recipe, options: NodeOptions, open_output: OpenOutput) -> N
 def run_managed(recipe: Recipe, options: NodeOptions) -> None:
     """Be one board under `run`: records go to the parent, which is told before an error is
     raised."""
-    pipe = _parent_pipe(options.restarted_s or 0.0)
+    pipe = parent_pipe(options.restarted_s or 0.0)
     threading.Thread(target=_heartbeat, args=(pipe,), daemon=True, name="heartbeat").start()
     run_node(recipe, options, lambda spec: (pipe, options.save_to))
 
@@ -206,7 +206,7 @@ def _check_before_output(spec: NodeSpec, peers: Mapping[NodeId, str], options: N
     load_security(options)
 
 
-def _parent_pipe(age_s: float) -> PipeSink:
+def parent_pipe(age_s: float) -> PipeSink:
     """Take standard output for the records; what a user's model prints goes to the log with
     standard error. `age_s`: how long this board's records have been going on."""
     records = os.dup(sys.stdout.fileno())

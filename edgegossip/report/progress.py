@@ -47,9 +47,9 @@ ALARMS = frozenset(
         "doubt",
     }
 )
-_ROUTINE = frozenset(
-    {"stragglers", "late", "doubt"}
-)  # may come every round, or from every board: said at most every ROUTINE_S
+# May come every round, or from every board: said at most every ROUTINE_S.
+_ROUTINE = frozenset({"stragglers", "late", "doubt"})
+_ALIKE = frozenset({"refused"})  # may be of many boards: the same sentence is said at most as often
 ROUTINE_S = 60.0
 _GONE, _HERE = ("peer-down", "peer-left", "member-dead", "member-left"), ("peer-up", "member-here")
 
@@ -97,7 +97,7 @@ class Fleet:
         self._last_s: dict[NodeId, float] = {}  # of what a node said itself
         self._run_s = 0.0  # of what was said of it
         self._known_down: set[str] = set()
-        # By the event's name: when it was said, and how many were not since.
+        # By the event's name, or its text: when it was said, and how many were not since.
         self._routine: dict[str, tuple[float, int]] = {}
 
     @property
@@ -183,7 +183,9 @@ class Fleet:
         own = record.text.startswith(record.node) or record.name == "lost"
         text = record.text if own else f"{record.node}: {record.text}"
         if record.name in _ROUTINE:
-            return self._seldom(record, text)
+            return self._seldom(record, text, record.name)
+        if record.name in _ALIKE:
+            return self._seldom(record, text, text)
         return Notice(text, record.name in ALARMS)
 
     def _goes_on(self, record: EventRecord) -> None:
@@ -194,13 +196,13 @@ class Fleet:
             for name in self.members:
                 self.boards[name].rounds = max(self.boards[name].rounds, round)
 
-    def _seldom(self, record: EventRecord, text: str) -> Notice | None:
-        """What a run may say in every round. It is all in the record."""
-        said_s, more = self._routine.get(record.name, (-ROUTINE_S, 0))
+    def _seldom(self, record: EventRecord, text: str, key: str) -> Notice | None:
+        """What a run may say in every round, or of every board. It is all in the record."""
+        said_s, more = self._routine.get(key, (-ROUTINE_S, 0))
         if record.t_s - said_s < ROUTINE_S:
-            self._routine[record.name] = said_s, more + 1
+            self._routine[key] = said_s, more + 1
             return None
-        self._routine[record.name] = record.t_s, 0
+        self._routine[key] = record.t_s, 0
         return Notice(f"{text} (and {more} like it since the last one)" if more else text, record.name in ALARMS)
 
     def _told(self, record: EventRecord) -> bool:
@@ -210,7 +212,11 @@ class Fleet:
             self._known_down.add(record.node)
             return False
         peer = record.fields.get("peer")
-        if record.name not in (*_GONE, *_HERE) or not isinstance(peer, str):
+        if not isinstance(peer, str):
+            return False
+        if record.name in ("notice", *_GONE) and peer in self.lost:  # nobody can reach that one any more
+            return True
+        if record.name not in (*_GONE, *_HERE):
             return False
         gone = record.name in _GONE
         told = (peer in self._known_down) == gone

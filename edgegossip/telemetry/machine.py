@@ -183,13 +183,13 @@ class ProcessSampler:
             descriptors = self._process.num_fds() if hasattr(self._process, "num_fds") else None
             return {
                 "sys/rss_bytes": int(self._process.memory_info().rss),
-                "sys/peak_rss_bytes": _peak_rss_bytes(self._process.pid),
+                "sys/peak_rss_bytes": peak_rss_bytes(self._process.pid),
                 "sys/threads": int(self._process.num_threads()),
                 "sys/descriptors": descriptors,
             }
 
 
-def _peak_rss_bytes(pid: int) -> int | None:
+def peak_rss_bytes(pid: int) -> int | None:
     """Return the most that the process ever had resident (VmHWM of proc(5)). Not `getrusage`: what
     that says is handed down from the process that started this one, which may have been larger.
     None where the system does not tell."""

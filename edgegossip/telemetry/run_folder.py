@@ -33,6 +33,7 @@ from edgegossip.telemetry.records import (
 from edgegossip.telemetry.sinks import RecordSink, write_all
 from edgegossip.types import DataError, HostError, NodeId
 
+SUPERLINK_LOG = Path("logs") / "superlink.log"  # in the folder of a coordinator
 HOLDS = "holds"  # the event of a board with data of its own: `examples`, and JSON of `classes` and `counts`
 WARN_S = 600.0  # between two words on a disk that takes nothing
 _SAME_SECOND = 1000  # folders of one name that may start in the same second

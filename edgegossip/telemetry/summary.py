@@ -23,7 +23,8 @@ What is not known is null, never 0. A board that was lost keeps its own figures 
   clock, and after how many rounds. Not where the whole run was stopped, and `resumes` has when it
   went on, and how many rounds all boards had done.
 - `bits_per_value`: all payload bits of the boards divided by all values they stood for.
-- `verdict`: what is not as it should be, see verdict.py; empty while boards are at work.
+- `verdict`: what is not as it should be, see verdict.py; while boards are at work it says which of
+  them were lost, and nothing else.
 """
 
 from __future__ import annotations
@@ -279,11 +280,13 @@ class Summary:
 
     def _verdict(self) -> list[dict[str, Any]]:
         """Of a run that is over: while boards are at work it may still come right."""
-        states = {name: t.state for name, t in self._nodes.items() if name != COORDINATOR}
+        boards = {name: t for name, t in self._nodes.items() if name != COORDINATOR}
+        states = {name: t.state for name, t in boards.items()}
         finished = [name for name, state in states.items() if state == "finished"]
-        if not finished or "unfinished" in states.values():
-            return []
-        return [finding.to_json() for finding in self._evidence.findings(finished)]
+        over = finished and "unfinished" not in states.values()
+        found = self._evidence.findings(finished) if over else []
+        found += self._evidence.lost({name: t.why for name, t in boards.items() if t.state == "lost"}, len(boards))
+        return [finding.to_json() for finding in found]
 
 
 def _document(head: Mapping[str, Any], nodes: Mapping[NodeId, _Totals], seconds: float) -> dict[str, Any]:

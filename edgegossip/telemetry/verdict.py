@@ -25,6 +25,7 @@ second run reads no warning, so each rule waits for evidence, and short runs are
   others' in most rounds.
 - `worse` (hint): a board had a better score by itself, where `run --alone` tried that.
 - `refused` (hint): a board was refused, and took no part.
+- `lost` (hint): boards ended before the run did. It is said as soon as it is so.
 
 A run in which nobody was to exchange anything (`alone`) is judged by what its boards learnt.
 
@@ -34,6 +35,7 @@ A loss may be below 0, such as a log-likelihood: what it rises by is held agains
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -64,6 +66,7 @@ MUTE = 0.99  # ... and nothing is said
 BEYOND = 1.0  # there the boards' models have less in common than they have not
 MOSTLY = 0.8  # of all examples in one class: guessing that is hard to beat, at any learning rate
 MOST_NAMED = 4
+_NUMBER = re.compile(r"\d+")
 
 # Algorithms that send whole models, each with the one of its kind that sends differences.
 _BY_DIFFERENCES = {
@@ -264,6 +267,15 @@ class Evidence:
         found += self._outliers()
         found += self._were_refused(finished)
         return sorted(found, key=lambda f: not f.ruin)
+
+    @staticmethod
+    def lost(why: Mapping[NodeId, str], boards: int) -> list[Finding]:
+        """Return what is to say of the boards that were lost, of so many, and why."""
+        if not why:
+            return []
+        text = f"{len(why)} of {boards} boards {'was' if len(why) == 1 else 'were'} lost: {causes(why)}"
+        cure = "what came of the run is of the others; logs/ in the run folder has what each board said last"
+        return [Finding("lost", text, cure)]
 
     # -- what comes in ----------------------------------------------------------------------------
 
@@ -619,6 +631,20 @@ def _mean(values: Iterable[float]) -> float | None:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
+
+
+def causes(why: Mapping[NodeId, str]) -> str:
+    """Say for what boards were lost, each cause once: two that differ in their numbers alone, such
+    as those in boards' names, are one.
+
+    Example:
+        >>> causes({"board-0": "no data/board-0", "board-1": "no data/board-1"})
+        'board-0 and board-1: no data/board-0'
+    """
+    groups: dict[str, list[NodeId]] = {}
+    for name, text in why.items():
+        groups.setdefault(_NUMBER.sub("#", text), []).append(name)
+    return "; ".join(f"{_names(names)}: {why[names[0]]}" for names in groups.values())
 
 
 def _names(nodes: Iterable[NodeId]) -> str:

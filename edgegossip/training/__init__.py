@@ -65,6 +65,7 @@ __all__ = [
     "layout_of",
     "partition_counts",
     "require_device",
+    "require_recipe",
 ]
 
 
@@ -126,7 +127,7 @@ def build_workloads(recipe: Recipe, data: DataSet | None = None, lanes: int = 1)
 
     `data` is what `data.open_data(recipe.data)` gave, where it is at hand. Raises as
     `build_workload` does."""
-    _require_recipe(recipe)
+    require_recipe(recipe)
     from edgegossip.training.workload import TorchWorkload
 
     return TorchWorkload.build_all(recipe, data, lanes)
@@ -156,7 +157,7 @@ def build_evaluator(recipe: Recipe) -> Callable[[Vec, int | None], Metrics]:
     """Return `Workload.evaluate` for a process that trains nothing, such as a coordinator. Loads
     the test set, with data.partition = local the coordinator's own; raises as `build_workload`
     does, and ConfigError where there is none."""
-    _require_recipe(recipe)
+    require_recipe(recipe)
     from edgegossip.training.data import Board
     from edgegossip.training.workload import TorchWorkload
 
@@ -229,7 +230,7 @@ def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:
     """Return the layout of the recipe's model. Tensors are made on torch's meta device: no memory,
     no initialisation. `board`: whose data are opened where the recipe does not declare what an
     example is."""
-    _require_recipe(recipe)
+    require_recipe(recipe)
     from edgegossip.training import model
 
     return model.layout_of(recipe, board)
@@ -251,7 +252,7 @@ def conversion_notices(recipe: Recipe) -> list[str]:
 def initial_model(recipe: Recipe) -> tuple[Layout, Vec]:
     """Return the layout of the recipe's model and the vector that every board starts from,
     float32[n]."""
-    _require_recipe(recipe)
+    require_recipe(recipe)
     from edgegossip.training.model import initial_values
 
     layout, x, _ = initial_values(recipe)
@@ -288,10 +289,10 @@ def partition_counts(recipe: Recipe) -> tuple[tuple[str, ...], NDArray[np.int64]
     return about.names or tuple(map(str, range(about.classes))), np.stack(rows).astype(np.int64)
 
 
-def _require_recipe(recipe: Recipe) -> None:
+def require_recipe(recipe: Recipe) -> None:
     """Raise ConfigError for a training script: only its own process knows its model."""
     if recipe.run.script:
         raise ConfigError(
             f"{Path(recipe.run.script).name} is a training script, and this command takes recipes only; scripts are for "
-            "`run`, `node` and `coordinator`"
+            "`run`, `plan`, `node` and `coordinator`"
         )

@@ -57,13 +57,15 @@ class Context:
     recipe: Recipe
     name: NodeId
     index: int  # among the boards; -1: the coordinator
+    ends_at_join: bool = False
     requests: SimpleQueue[Request] = field(default_factory=SimpleQueue)
     joined: Future[Run] = field(default_factory=Future)  # set by `join`
 
     @property
     def wants_model_only(self) -> bool:
-        """Whether only the script's model is wanted: at a coordinator that evaluates nothing."""
-        return self.index < 0 and self.recipe.evaluation.where != "coordinator"
+        """Whether only the script's model is wanted: at a coordinator that evaluates nothing, or
+        where nobody trains."""
+        return self.ends_at_join or (self.index < 0 and self.recipe.evaluation.where != "coordinator")
 
     @property
     def script(self) -> str:
@@ -156,7 +158,7 @@ def join(
         return Run(None, ModelVector(model, _patterns(share), _patterns(keep)), state, rounds or _ALONE_ROUNDS, {})
     if context.joined.done():
         raise UsageError("join was called twice: a script takes part in one run, with one model")
-    if context.index < 0 and not context.wants_model_only and (share or keep):
+    if context.index < 0 and context.recipe.evaluation.where == "coordinator" and (share or keep):
         raise UsageError(
             'evaluation.where = "coordinator": share and keep of join leave a part of the model on each board, which the '
             'coordinator has not; set evaluation.where = "boards"'

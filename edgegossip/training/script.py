@@ -53,6 +53,8 @@ _POLL_S = 0.2  # between two looks at whether the script is alive
 class ScriptWorkload(Workload):
     """Runs a script as a board's workload, on a thread of its own."""
 
+    _ends_at_join = False
+
     def __init__(
         self, recipe: Recipe, index: int, name: NodeId, say: Callable[[str], None] = lambda text: None
     ) -> None:
@@ -60,6 +62,7 @@ class ScriptWorkload(Workload):
         Raises UsageError when it fails before that."""
         self._recipe, self._say, self._longest_s = recipe, say, 0.0
         self._context = Context(recipe, name, index)
+        self._context.ends_at_join = self._ends_at_join
         self._failure: UsageError | None = None
         self._ended = False  # and what is left of the script is ours
         self._thread = threading.Thread(target=self._run_script, name="script", daemon=True)
@@ -210,6 +213,12 @@ class ScriptWorkload(Workload):
             self._failure = self._context.explained(error)
         finally:
             sys.argv = arguments
+
+
+class JoinedScript(ScriptWorkload):
+    """Runs a script up to its `join`, where it ends; what joined is its layout and agreement."""
+
+    _ends_at_join = True
 
 
 def _leave() -> None:

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from edgegossip.telemetry.run_folder import RunData, read_run
+from edgegossip.telemetry.summary import summarise
 from tests.e2e.command import Running, edgegossip, run_json, unwrapped
 from tests.e2e.test_restart import free_ports, steps
 
@@ -184,6 +185,36 @@ def test_boards_train_through_a_coordinator(script: Path, tmp_path: Path) -> Non
     for folder in (tmp_path / "pi-1", tmp_path / "pi-2", tmp_path):
         name = "coordinator" if folder == tmp_path else folder.name
         check_that_a_script_holds(folder / f"{name}.pt", kept)
+
+
+@pytest.mark.parametrize("mode", ["gossip", "server"])
+def test_a_run_whose_boards_fail_before_their_first_round_ends_with_the_one_cause(
+    mode: str, script: Path, tmp_path: Path
+) -> None:
+    """Nobody trains without them, and the exit code says that nothing came of it."""
+    text = script.read_text().replace(
+        "x = torch.randn(",
+        "run_name = __import__('sys').argv[2]\nrun_name == '0' or open(f'none-{run_name}')\nx = torch.randn(",
+    )
+    # The coordinator reads no data: its script ends at the join.
+    script.write_text(text.replace("run_name == '0'", "run_name in ('0', '-1')"))
+    sets = ("--set", "run.rounds=400", "--set", f"run.mode={mode}", "--no-plots")
+    with edgegossip(
+        "run", str(script), "--boards", "3", *sets, "--", "--seed", "{index}", runs=tmp_path / "runs"
+    ) as running:
+        code, out, err = running.finish()
+        assert running.nobody_left()
+        folder = running.folder()
+    assert code == 6, (out, err)
+    last = err.strip().splitlines()[-1]
+    assert re.match(
+        r"edgegossip: 2 of 3 boards ended before their first round: board-1 and board-2: train\.py, line \d+: "
+        r"FileNotFoundError: .*'none-1'$",
+        last,
+    ), err
+    data = read_run(folder)
+    assert "board-0" not in out and len(metrics(data, "board-0", "train/loss")) < 400  # no table, and no end
+    assert [f["kind"] for f in summarise(data)["verdict"]] == ["lost"]
 
 
 def test_a_script_that_raises_is_named_and_the_others_go_on(script: Path, tmp_path: Path) -> None:

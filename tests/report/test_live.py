@@ -64,6 +64,17 @@ def test_a_lost_board_is_said_at_once_and_once(plain):
     assert "round 5/10" in stream.getvalue() and stream.getvalue().rstrip().endswith("lost b")
 
 
+def test_nobody_says_more_of_a_board_that_is_lost_and_one_cause_is_said_once(plain):
+    live, stream, _ = plain
+    live.event(_event("b", "error", "no file data/b"))
+    live.event(_event("a", "notice", "cannot reach b at 127.0.0.1:1: connection refused; trying again", peer="b"))
+    live.event(_event("a", "peer-left", "b left", peer="b"))
+    assert stream.getvalue() == ""
+    for text in ("refused a board: no data", "refused a board: no data", "refused a board: no model"):
+        live.event(_event("coordinator", "refused", text))
+    assert [line.rpartition(": ")[2] for line in stream.getvalue().splitlines()] == ["no data", "no model"]
+
+
 def test_neighbours_say_once_that_a_peer_is_gone_and_once_that_it_is_back(plain):
     live, stream, _ = plain
     for node in "ab":

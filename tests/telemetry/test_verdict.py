@@ -131,6 +131,15 @@ def test_nothing_is_said_while_boards_are_at_work() -> None:
     assert [f["kind"] for f in ended["verdict"]] == ["diverged"]
 
 
+def test_who_was_lost_is_said_at_once_with_each_cause_once() -> None:
+    why = {"a": "no file data/a-0", "b": "no file data/a-1", "c": "killed by SIGKILL"}
+    events = [EventRecord(node, 1.0, "lost", f"lost {node}: {text}") for node, text in why.items()]
+    for ends in ([], [EventRecord("d", 9.0, "finished", "d")], [EventRecord("d", 9.0, "lost", "lost d: killed")]):
+        (finding,) = summarise_records(HEAD, BOARDS, [], [*events, *ends])["verdict"]
+        assert (finding["kind"], finding["ruin"]) == ("lost", False)
+        assert "of 4 boards were lost: a and b: no file data/a-0; c: killed by SIGKILL" in finding["text"]
+
+
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
@@ -367,7 +376,8 @@ def test_one_edge_that_rests_is_no_split() -> None:
 
 
 def test_a_lost_board_is_no_side_of_a_split() -> None:
-    assert told(links=lambda a, b, k: "c" not in (a, b) or k < 10, lost=["c"]) == []
+    found = told(links=lambda a, b, k: "c" not in (a, b) or k < 10, lost=["c"])
+    assert [kind for kind, _, _ in found] == ["lost"]
 
 
 def test_boards_that_train_alone() -> None:

@@ -20,20 +20,27 @@ from edgegossip.fleet.launch.gossip import LocalRun, spawn_board, start_fork_ser
 from edgegossip.fleet.launch.identities import credentials, find_fleet
 from edgegossip.fleet.launch.outputs import Outputs
 from edgegossip.fleet.launch.preflight import FLEET, check_exposure, preflight_server, wait_for_port
-from edgegossip.fleet.launch.run_folders import conclude, make_folder, shown_when_it_fails, unfinished
+from edgegossip.fleet.launch.run_folders import (
+    conclude,
+    has_checkpoints,
+    make_folder,
+    shown_when_it_fails,
+    unfinished,
+)
 from edgegossip.fleet.launch.supervisor import BoardProcess, Message, Supervisor, stop_all
 from edgegossip.fleet.store import boards_of
 from edgegossip.flower import Coordinator, CoordinatorCheckpointer
 from edgegossip.flower.connection import ServerCredentials
-from edgegossip.flower.superlink import SUPERLINK_LOG, SuperLink, launch
+from edgegossip.flower.superlink import SuperLink, launch
 from edgegossip.layout import Layout
 from edgegossip.modelfile import BEST
 from edgegossip.node.spec import check_names, default_members
 from edgegossip.node.storage import BestModels, DiskFull, about_model, save_model
 from edgegossip.recipe import Recipe, run_id
-from edgegossip.telemetry.run_folder import RunFolder
+from edgegossip.telemetry.run_folder import SUPERLINK_LOG, RunFolder
 from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.telemetry.summary import COORDINATOR
+from edgegossip.telemetry.verdict import causes
 from edgegossip.training.data import Board
 from edgegossip.types import ConfigError, Metrics, NodeId, Round, RunError, UsageError, Vec
 
@@ -251,7 +258,8 @@ def _train(
             more = ("--restarted", f"{run.sink.elapsed_s():.3f}") if run.resumed else ()
             boards.append(spawn_board(run, fork_server, name, messages, "--coordinator", address, *more))
         fork_server.close()  # it has nothing more to do
-        supervisor = Supervisor(boards, messages, run.sink)
+        kept = partial(has_checkpoints, run.folder.path)
+        supervisor = Supervisor(boards, messages, run.sink, has_checkpoint=kept)
         _follow(coordinator, supervisor)
         checkpointer.close(over=True)
         return supervisor.lost
@@ -318,6 +326,7 @@ def _follow(coordinator: Coordinator, supervisor: Supervisor) -> None:
     reported: set[NodeId] = set()
     while not _over(coordinator, supervisor):
         supervisor.next(0.1)
+        supervisor.require_start()
         for name in supervisor.lost.keys() - reported:
             reported.add(name)
             coordinator.lose(name, supervisor.lost[name])
@@ -331,6 +340,6 @@ def _over(coordinator: Coordinator, supervisor: Supervisor) -> bool:
         return coordinator.poll()
     except RunError as error:
         supervisor.drain()
+        supervisor.require_start()
         own = {c.name: c.last_error for c in supervisor.boards if c.last_error} or supervisor.lost
-        first = next(iter(own.items()), None)
-        raise RunError(f"{first[0]}: {first[1]}" if first else str(error)) from None
+        raise RunError(causes(own) or str(error)) from None

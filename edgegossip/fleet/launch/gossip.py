@@ -86,12 +86,12 @@ def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
                 began_s = time.monotonic() - age_s
         if not run.recipe.network.restarts and given is None:
             fork_server.close()  # it has nothing more to do
-        supervisor = Supervisor(boards, messages, run.sink)
+        kept = partial(has_checkpoints, run.folder.path)
+        supervisor = Supervisor(boards, messages, run.sink, has_checkpoint=kept)
         addresses = _addresses(supervisor)
         for board in boards:
             _send_addresses(run, board, addresses)
         supervisor.restarts = run.recipe.network.restarts
-        supervisor.has_checkpoint = partial(has_checkpoints, run.folder.path)
         supervisor.start_again = lambda name: _restart(
             run, fork_server, name, addresses, time.monotonic() - began_s, messages
         )
@@ -216,7 +216,7 @@ def _restart(
 
 def _addresses(supervisor: Supervisor) -> dict[NodeId, str]:
     """Return what every board listens on. Raises RunError when one ends first, or does not come
-    up."""
+    up, with the causes of all that do."""
     found: dict[NodeId, str] = {}
     until = time.monotonic() + START_S
     while len(found) < len(supervisor.boards):
@@ -224,6 +224,7 @@ def _addresses(supervisor: Supervisor) -> dict[NodeId, str]:
             case BoardRecord(node, EventRecord(name="listening", fields=fields)):
                 found[node] = str(fields["address"])
             case BoardExited(node):
+                supervisor.require_start()
                 raise RunError(f"the run did not start: {node}: {supervisor.lost.get(node, 'it ended')}")
         if time.monotonic() > until:
             missing = ", ".join(c.name for c in supervisor.boards if c.name not in found)

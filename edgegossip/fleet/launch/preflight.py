@@ -4,10 +4,13 @@ written."""
 from __future__ import annotations
 
 import importlib.util
+import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,8 +26,8 @@ from edgegossip.node.spec import NodeSpec, make_algorithm, make_codec, make_view
 from edgegossip.recipe import Recipe, run_id
 from edgegossip.telemetry.summary import COORDINATOR
 from edgegossip.training.check import data_notice
-from edgegossip.training.data import Board, is_custom, is_declared
-from edgegossip.types import ConfigError, HostError, NodeId, UsageError
+from edgegossip.training.data import Board, is_custom, is_declared, other_names
+from edgegossip.types import ConfigError, DataError, HostError, NodeId, RunError, UsageError
 
 _WHOLE_MODELS = ("dpsgd", "sgp", "d2", "ad-psgd")
 _WITH_MEMORY = ("deep-squeeze", "sparse-push")
@@ -193,6 +196,51 @@ def codec_notice(recipe: Recipe) -> str:
     )
 
 
+@contextmanager
+def names_explained(recipe: Recipe, members: Sequence[NodeId]) -> Iterator[None]:
+    """Let a DataError or RunError in the block that names a board's path which is not there say
+    that the same is there by the board's name in a fleet of another size."""
+    try:
+        yield
+    except (DataError, RunError) as error:
+        if hint := names_hint(recipe, members, str(error)):
+            raise type(error)(f"{error}{hint}") from error
+        raise
+
+
+def path_notices(recipe: Recipe, members: Sequence[NodeId]) -> list[str]:
+    """Name arguments of the script that are files or folders for some boards and not for others."""
+    said = []
+    for word in recipe.run.script_args:
+        paths = {name: _for_board(word, name, k) for k, name in enumerate(members)}
+        missing = [path for path in paths.values() if not Path(path).exists()]
+        others = [_for_board(word, other, k) for k, name in enumerate(members) for other in other_names(k, name)]
+        if missing and any(map(os.path.exists, {*paths.values(), *others})) and len({*paths.values()}) > 1:
+            said.append(f"{word}: {missing[0]} is not there{names_hint(recipe, members, missing[0])}")
+    return said
+
+
+def _for_board(word: str, name: NodeId, index: int) -> str:
+    """The path in an argument such as --data=data/{board}, for this board."""
+    return word.rpartition("=")[2].replace("{board}", name).replace("{index}", str(index))
+
+
+def names_hint(recipe: Recipe, members: Sequence[NodeId], text: str) -> str:
+    """Return what to add to a text that names a board's path, see `names_explained`; empty where
+    that path is there, or no other."""
+    for word in (recipe.data.dir, *recipe.run.script_args):
+        for k, name in enumerate(members) if "{board}" in word else ():
+            mine, *others = (_for_board(word, board, k) for board in (name, *other_names(k, name)))
+            there = "" if mine not in text or Path(mine).exists() else next(filter(os.path.exists, others), "")
+            if there:
+                cure = "" if f"board-{k}" == name else ", or write board-{index} for {board}"
+                return (
+                    f"; {there} is there: names of boards have leading zeros where there are more than ten, so here "
+                    f"they are {members[0]}, ...: rename it{cure}"
+                )
+    return ""
+
+
 def require(module: str, cure: str) -> None:
     """Raise HostError unless the optional package is installed. Does not import it."""
     if importlib.util.find_spec(module) is None:
@@ -273,6 +321,11 @@ def _check_model(recipe: Recipe, name: NodeId) -> None:
             f"the coordinator has no data of its own from which it could see what the model takes ({error}); declare "
             "data.shape and data.classes (or data.target and data.target_shape)"
         ) from error
+    check_sizes(recipe, layout)
+
+
+def check_sizes(recipe: Recipe, layout: Layout) -> None:
+    """Raise ConfigError where a codec of the recipe cannot send a model of this layout."""
     for codec in _codecs_of(recipe):
         if recipe.run.mode == "gossip" or layout.has_sums:
             codec = codecs.for_layout(codec, layout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,25 @@ from edgegossip.fleet.launch.alone import join_scores
 from edgegossip.fleet.launch.gossip import LocalRun, run_gossip
 from edgegossip.fleet.launch.identities import identities
 from edgegossip.fleet.launch.outputs import Outputs
-from edgegossip.fleet.launch.preflight import notices, own_boards, preflight, remark
+from edgegossip.fleet.launch.preflight import (
+    check_sizes,
+    names_explained,
+    names_hint,
+    notices,
+    own_boards,
+    path_notices,
+    preflight,
+    remark,
+)
+from edgegossip.fleet.launch.probe import Joined, misfit, probe
 from edgegossip.fleet.launch.run_folders import conclude, make_folder, shown_when_it_fails
 from edgegossip.frame import RUN_ID_BYTES
 from edgegossip.node.spec import default_members
 from edgegossip.recipe import Recipe
 from edgegossip.report.units import seconds_text
 from edgegossip.telemetry.run_folder import RunFolder, read_run
-from edgegossip.telemetry.summary import summarise
+from edgegossip.telemetry.summary import COORDINATOR, summarise
+from edgegossip.telemetry.verdict import causes
 from edgegossip.training.check import data_doubts
 from edgegossip.types import ConfigError, DataError, NodeId
 
@@ -49,24 +60,61 @@ def run_fleet(
 
 def planned(recipe: Recipe, runs_dir: Path, *, alone: bool = False) -> dict[str, Any]:
     """Check that the recipe can be run here on each board's data, and return what would be: boards,
-    rounds, model, bytes and what a user should know. Nothing is started or written. Raises an
-    EdgegossipError."""
+    rounds, model, bytes and what a user should know. Nothing is started or written, except by a
+    script, which every board runs up to its join: `each` is what came of that by board, and
+    `problem` what the run would fail with. Raises an EdgegossipError."""
     members = default_members(recipe.run.nodes)
-    preflight(recipe, members)
-    if alone:
-        preflight(without_exchange(recipe), members)
-    layout = training.layout_of(recipe)
+    with names_explained(recipe, members):
+        preflight(recipe, members)
+        if alone:
+            preflight(without_exchange(recipe), members)
+    joined = _joined(recipe, members) if recipe.run.script else {}
+    layout = next((one.layout for one in joined.values() if one.layout), None)
+    if not recipe.run.script:
+        layout = training.layout_of(recipe)
     return {
         "run": recipe.run.name,
         "mode": recipe.run.mode,
         "boards": list(members),
         "rounds": recipe.run.rounds,
-        "model": recipe.model.name,
-        "values": layout.size,
+        "model": Path(recipe.run.script).name or recipe.model.name,
+        "values": layout.size if layout else None,
         "codec": recipe.codec.name,
         "runs": str(runs_dir),
-        "notices": notices(recipe) + data_doubts(recipe, own_boards(recipe, members)),
+        "notices": [
+            *notices(recipe),
+            *path_notices(recipe, members),
+            *data_doubts(recipe, own_boards(recipe, members)),
+        ],
+        "each": [
+            {
+                "board": name,
+                "values": one.layout.size if one.layout else None,
+                "memory_bytes": one.peak_rss_bytes or None,
+                "problem": one.problem,
+            }
+            for name, one in joined.items()
+        ],
+        "problem": _problem(recipe, members, joined),
     }
+
+
+def _joined(recipe: Recipe, members: tuple[NodeId, ...]) -> Mapping[NodeId, Joined]:
+    """What the script comes to on every board, and at a coordinator."""
+    server = recipe.run.mode == "server"
+    joined = probe(recipe, [*([COORDINATOR] if server else []), *members], members)
+    for one in joined.values():
+        if one.layout is not None:
+            check_sizes(recipe, one.layout)
+    return joined
+
+
+def _problem(recipe: Recipe, members: tuple[NodeId, ...], joined: Mapping[NodeId, Joined]) -> str:
+    """Return what a run would fail with, all causes; empty where nothing is wrong."""
+    failed = {name: one.problem for name, one in joined.items() if one.problem}
+    text = f"{len(failed)} of {len(joined)} would end before the run: {causes(failed)}" if failed else ""
+    text = "; ".join(filter(None, [text, misfit(joined)]))
+    return text + names_hint(recipe, members, text)
 
 
 @contextmanager
@@ -87,7 +135,8 @@ def trained(
     each board trains by itself, in a run of its own; at the end each tests the average of all
     models, and the folder tells what came of both."""
     members = default_members(recipe.run.nodes)
-    preflight(recipe, members)
+    with names_explained(recipe, members):
+        preflight(recipe, members)
     by_itself = _train_alone(recipe, runs_dir, outputs, quiet=quiet, lasting=lasting) if alone else None
     run_id = secrets.token_bytes(RUN_ID_BYTES)
     folder = make_folder(recipe, runs_dir, members)
@@ -102,7 +151,10 @@ def trained(
             if said := remark(recipe):
                 click.echo(said, err=True)
         resumable = lasting and recipe.checkpoint.every > 0
-        with shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json, resumable=resumable):
+        with (
+            shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json, resumable=resumable),
+            names_explained(recipe, members),
+        ):
             _train(recipe, members, run_id, folder, outputs, quiet=quiet, averages=alone)
         yield folder
     finally:

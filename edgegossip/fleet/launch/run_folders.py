@@ -18,7 +18,7 @@ from edgegossip.recipe import Recipe
 from edgegossip.telemetry.machine import environment
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise
-from edgegossip.types import EXIT_DEGRADED, EXIT_OK, EXIT_RUIN, EXIT_RUN, EdgegossipError, HostError, NodeId
+from edgegossip.types import EXIT_DEGRADED, EXIT_OK, EXIT_RUIN, EXIT_RUN, EdgegossipError, HostError, NodeId, StartError
 
 if TYPE_CHECKING:
     from edgegossip.report.style import Figures
@@ -146,11 +146,11 @@ def shown_when_it_fails(
             click.echo(f"  edgegossip run --resume {folder.path}", err=True)
             click.echo(f"  edgegossip.resume({str(folder.path)!r})  # in Python", err=True)
         raise
-    except EdgegossipError:
+    except EdgegossipError as error:
         data = read_run(folder.path)
         if any(True for _ in data.metrics()):
             with suppress(HostError):  # such as a full disk: why the run failed is what counts
-                if quiet:
+                if quiet or isinstance(error, StartError):
                     folder.write_summary(summarise(data))
                 else:
                     conclude(folder, plots=False, as_json=as_json)

@@ -19,11 +19,15 @@ from typing import TypeAlias
 from edgegossip.fleet.launch.fork_server import ForkServer, Process
 from edgegossip.telemetry.records import EventRecord, LogText, MetricsRecord, Record, parse_record
 from edgegossip.telemetry.sinks import HEARTBEAT, RecordSink
-from edgegossip.types import NodeId
+from edgegossip.telemetry.verdict import causes
+from edgegossip.types import EXIT_INTERRUPTED, EXIT_PEER, EXIT_RUN, NodeId, StartError
 
 STOP_S = 3.0  # a board that is asked to stop gets this long before it is killed
 SILENT_S = 10.0  # a board without a sign of life for so long is named, and again after as much
 STUCK_S = 60.0  # and is ended after this, once no board is left that it could still be useful to
+SETTLE_S = 3.0  # after the last board that failed at the start, for others that are about to
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
+_NOT_ITS_OWN = (EXIT_RUN, EXIT_PEER, EXIT_INTERRUPTED)  # how a board ends for which others are the reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class BoardProcess:
     last_error: str = ""
     disagrees: dict[NodeId, str] = field(default_factory=dict)  # peer that it cannot train with -> what differs
     joined: bool = False
+    trained: bool = False  # a round is done
     finished: bool = False
     code: int | None = None
     starts: int = 1  # of this board, this one included
@@ -83,12 +88,12 @@ class BoardProcess:
             case BoardExited(_, code):
                 self.code = code
             case BoardRecord(_, MetricsRecord()):
-                self.round_s = self.heard_s
+                self.round_s, self.trained = self.heard_s, True
             case BoardRecord(_, EventRecord(name="error", text=text)):
                 self.last_error = text
             case BoardRecord(_, EventRecord(name="disagrees", text=text, fields={"peer": str(peer)})):
                 self.disagrees[peer] = text
-            case BoardRecord(_, EventRecord(name="joined")):
+            case BoardRecord(_, EventRecord(name="joined" | "probed")):
                 self.joined = True
             case BoardRecord(_, EventRecord(name="trained" | "finished")):
                 self.finished = True
@@ -97,6 +102,13 @@ class BoardProcess:
         """Tell the board that a peer is gone for good; `disagrees`: as the two cannot train
         together, which the board itself may not have heard before its peer ended."""
         self.send_line(json.dumps({"lost": peer, "why": why} | ({"disagrees": True} if disagrees else {})))
+
+    @property
+    def at_fault(self) -> bool:
+        """Whether a fault of its own ended it before it had done a round: it would do so again."""
+        assert self.code is not None
+        crashed = -self.code in _CRASHES or (self.code >= 0 and self.code not in _NOT_ITS_OWN)
+        return crashed and not self.trained
 
     def exit_reason(self) -> str:
         """Say in one clause how the board ended, for people."""
@@ -173,6 +185,9 @@ class Supervisor:
     began_s: float = field(default_factory=time.monotonic)
     hanging_s: float = STUCK_S  # what the training of a board gets at least once others have finished
     finished_s: float | None = None  # when the last of the boards did that have finished
+    trained: bool = False  # some board has done a round
+    failed: dict[NodeId, str] = field(default_factory=dict)  # those of `lost` that the run does not start without
+    settle_s: float = SETTLE_S
 
     def next(self, timeout_s: float) -> Message | None:
         """Take in one message: relay it to the sink, and name a board that is lost."""
@@ -183,6 +198,7 @@ class Supervisor:
         board = self.board(message.node)
         had_finished = board.finished
         board.update(message)
+        self.trained |= board.trained
         if board.finished and not had_finished:
             self.finished_s = time.monotonic()
         if isinstance(message, BoardRecord):
@@ -204,14 +220,31 @@ class Supervisor:
         board that gives no sign of life is named. Once one has finished, or when none gives any, a
         board that stays silent for `patience_s` is killed:
         a stopped process would hold the run for ever. So is one whose process lives and whose
-        training hangs."""
+        training hangs. Raises as `require_start`."""
         named_s: dict[NodeId, float] = {}
         while any(not (or_trained and board.finished) for board in self.running()):
             self.next(0.1)
+            self.require_start()
             self._name_silent(named_s)
             self._end_stuck(patience_s)
             self._end_hanging()
         self.drain(0.0)
+
+    def require_start(self) -> None:
+        """Raise StartError, with all causes, when a board failed before any had done a round.
+        Others get a moment to fail, too, or to come further: what is wrong with one is often wrong
+        with all."""
+        known, until_s = 0, 0.0
+        while self.failed and not all(board.trained for board in self.running()):
+            if known == len(self.failed) and time.monotonic() > until_s:
+                break
+            if len(self.failed) > known:
+                known, until_s = len(self.failed), time.monotonic() + self.settle_s
+            self.next(0.1)
+        if self.failed:
+            why = {c.name: self.failed[c.name] for c in self.boards if c.name in self.failed}
+            count = f"{len(why)} of {len(self.boards)} boards ended before their first round"
+            raise StartError(f"{count}: {causes(why)}")
 
     def drain(self, patience_s: float = 0.5) -> None:
         """Take in what boards that are ending still have to say."""
@@ -254,18 +287,29 @@ class Supervisor:
             for other in self.running():  # one that starts again would wait for it
                 if other.starts > 1 and not other.joined:
                     other.send_lost(board.name, f"{board.name} has finished")
-        elif board.name not in self.lost and not self._restart(board):
+        elif board.name in self.lost:
+            return
+        elif board.at_fault and (self.failed or not self.trained) and not self.has_checkpoint(board.name):
+            self._fail(board)
+        elif not self._restart(board):
             self._declare_lost(board, board.exit_reason())
 
+    def _fail(self, board: BoardProcess) -> None:
+        """Take note that the run cannot start. What the board said of it is in the records, and
+        will be said with that of all others: they do not wait for it, and come to their own."""
+        self.failed[board.name] = board.exit_reason()
+        self._declare_lost(board, board.exit_reason(), told=bool(board.last_error))
+
     def _restart(self, board: BoardProcess) -> bool:
-        """Start a board again whose process died. Not one that said what is wrong: it would say so
-        again. Not when nobody is left who could bring it up to date, unless it has a checkpoint to
-        go on from."""
+        """Start a board again whose process died. Not one that said what is wrong, or that ended by
+        itself before it had done a round: it would again. Not when nobody is left who could bring
+        it up to date, unless it has a checkpoint to go on from."""
         at_work = [c for c in self.running() if not c.finished]
         if (
             self.start_again is None
             or board.starts > self.restarts
             or board.last_error
+            or board.at_fault
             or board.finished
             or not (at_work or self.has_checkpoint(board.name))
         ):
@@ -283,9 +327,10 @@ class Supervisor:
         self.boards[self.boards.index(board)] = again
         return True
 
-    def _declare_lost(self, board: BoardProcess, why: str) -> None:
+    def _declare_lost(self, board: BoardProcess, why: str, told: bool = False) -> None:
         self.lost[board.name] = why
-        self.sink.event(board.name, "lost", f"lost {board.name}: {why}")
+        if not told:
+            self.sink.event(board.name, "lost", f"lost {board.name}: {why}")
         for other in self.running():
             if other is not board:
                 differs = board.disagrees.get(other.name)

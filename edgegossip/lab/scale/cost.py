@@ -22,12 +22,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from edgegossip.layout import Layout
 from edgegossip.memory import SPOOL_BYTES
 from edgegossip.recipe import Recipe
-from edgegossip.training import models
+from edgegossip.training import models, require_recipe
 from edgegossip.training.data import Description, describe
 from edgegossip.training.vector import ModelVector
 from edgegossip.types import ConfigError
 
 PROCESS_BYTES = 230_000_000  # Python, torch (CPU) and gRPC before there is a model: resident on x86-64, torch 2.13
+FIRST_STEP_BYTES = 45_000_000  # of a script: threads, libraries and connections that come up with it; as above
 # Training and test examples of the package's data sets; what a user's own data take is not counted.
 _EXAMPLES = {
     "digits": (1437, 360),
@@ -69,7 +70,8 @@ def step_cost(module: nn.Module, inputs: Tensor, classes: int) -> StepCost:
 
 def of_recipe(recipe: Recipe) -> tuple[Layout, StepCost]:
     """Return the layout of the recipe's model, and what a step of its batch size costs. Raises
-    ConfigError as `run` does."""
+    ConfigError as `run` does, and for a training script, of which nobody knows what a step is."""
+    require_recipe(recipe)
     about = describe(recipe.data)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -98,15 +100,28 @@ def board_bytes(recipe: Recipe, layout: Layout, cost: StepCost, neighbours: int,
     """Return the resident bytes of a board, modelled: the process, its vectors, what autograd
     keeps, the data and messages under way.
 
-    Vectors of the model's size: the model, gradient, momentum, update, the round's model and
-    what is to be sent; a replica of each neighbour and one's own where differences travel
-    (gossip), and a checkpoint's copy."""
+    Vectors of the model's size: the model, gradient, momentum, and those of `_exchange_bytes`."""
     second = recipe.training.optimizer in ("adam", "adamw")  # its second moment
-    vectors = (
-        6 + second + (neighbours + 1 if recipe.run.mode == "gossip" else 1) + (1 if recipe.checkpoint.every else 0)
-    )
+    vectors = 3 + second
     train, test = _EXAMPLES.get(recipe.data.name, (0, 0))
     examples = (recipe.data.train_examples or train) / recipe.run.nodes + (recipe.data.test_examples or test)
     data = examples * (math.prod(describe(recipe.data).shape) + 8)  # as stored: a byte a pixel, and a label
+    exchange = _exchange_bytes(recipe, layout, neighbours, message_bytes)
+    return round(PROCESS_BYTES + 4 * layout.size * vectors + 2 * cost.saved_bytes + data + exchange)
+
+
+def script_bytes(recipe: Recipe, layout: Layout, joined_bytes: int, neighbours: int, message_bytes: int) -> int:
+    """Return the resident bytes of a board that runs a script: what it took up to its join, as
+    measured, in which one vector more than the model was there to be compared; what comes up with
+    the first step and message, gradient and Adam's two moments, and what the exchange takes. What a
+    step keeps from forward to backward, and data that are read later, are not in it."""
+    exchange = _exchange_bytes(recipe, layout, neighbours, message_bytes)
+    return joined_bytes + FIRST_STEP_BYTES + 4 * layout.size * 2 + exchange
+
+
+def _exchange_bytes(recipe: Recipe, layout: Layout, neighbours: int, message_bytes: int) -> int:
+    """Update, the round's model and what is to be sent; a replica of each neighbour and one's own
+    where differences travel (gossip), and a checkpoint's copy; messages under way."""
+    vectors = 3 + (neighbours + 1 if recipe.run.mode == "gossip" else 1) + (1 if recipe.checkpoint.every else 0)
     messages = 2 * max(1, neighbours) * message_bytes if message_bytes <= SPOOL_BYTES else 0  # else in files
-    return round(PROCESS_BYTES + 4 * layout.size * vectors + 2 * cost.saved_bytes + data + messages)
+    return 4 * layout.size * vectors + messages

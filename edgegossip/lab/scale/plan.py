@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from time import process_time
 from typing import Any
 
 from edgegossip import codecs, frame
 from edgegossip.codecs.base import Codec, Ctx
 from edgegossip.engine.server_frames import check_downlink
-from edgegossip.fleet.launch.preflight import check_parts
+from edgegossip.fleet.launch.preflight import check_parts, check_sizes, names_explained
 from edgegossip.gossip.fragments import cut
 from edgegossip.lab.bench.inputs import in_layout
 from edgegossip.lab.scale.devices import SHORT_STEP, SHORT_STEP_S, DeviceProfile, FleetProfile, LinkProfile, devices_of
@@ -38,7 +39,7 @@ from edgegossip.node.spec import default_members, make_topology
 from edgegossip.recipe import Recipe, with_settings
 from edgegossip.report.table import in_columns
 from edgegossip.report.units import bytes_text, seconds_text
-from edgegossip.types import ConfigError, Vec
+from edgegossip.types import ConfigError, RunError, Vec
 
 # Codecs that are worth a try instead, of those that lose little; at their packaged parameters.
 ALTERNATIVES = (
@@ -271,13 +272,20 @@ def _part(layout: Layout) -> Layout:
 
 def plan(recipe: Recipe, fleet: FleetProfile, count: int | None = None) -> dict[str, Any]:
     """Return the document of `plan --json`. Every second and byte of memory in it is modelled,
-    frames are really encoded. Imports torch. Raises ConfigError as `run` does."""
-    from edgegossip.lab.scale.cost import board_bytes, of_recipe
+    frames are really encoded. A `script` runs up to its join, as the first of the recipe's boards:
+    then memory up to there is measured, and what it computes is not known (None), nor part of any
+    sum. Imports torch. Raises ConfigError as `run` does, RunError when the script does not join."""
+    from edgegossip.lab.scale.cost import StepCost, board_bytes, of_recipe, script_bytes
 
-    layout, cost = of_recipe(recipe)
+    script = Path(recipe.run.script).name
+    if script:
+        (layout, joined_bytes), cost = _joined(recipe), StepCost(0.0, 0)
+    else:
+        layout, cost = of_recipe(recipe)
     case = Case.of(recipe, fleet, layout, cost.flops, count)
     own_boards, recipe = recipe.run.nodes, case.recipe
     check_parts(recipe, default_members(recipe.run.nodes))
+    check_sizes(recipe, layout)
     x = in_layout(layout, 1)
     up = _fragment_message(recipe, layout, x)
     down = (
@@ -289,10 +297,14 @@ def plan(recipe: Recipe, fleet: FleetProfile, count: int | None = None) -> dict[
     own = (up.codec, down.codec if down else None)
     faster = [r for r in alternatives if r.seconds < _FASTER * seconds and (r.codec, r.downlink) != own]
     messages = len(case.boards) if case.server else sum(map(len, case.messages)) / len(case.messages)
-    memory = board_bytes(recipe, layout, cost, case.neighbours, up.message_bytes)
+    if script:
+        memory = script_bytes(recipe, layout, joined_bytes, case.neighbours, up.message_bytes)
+    else:
+        memory = board_bytes(recipe, layout, cost, case.neighbours, up.message_bytes)
     return {
         "modelled": True,
         "recipe": recipe.run.name,
+        "script": script or None,
         "fleet": fleet.name,
         "mode": recipe.run.mode,
         "boards": len(case.boards),
@@ -312,10 +324,23 @@ def plan(recipe: Recipe, fleet: FleetProfile, count: int | None = None) -> dict[
         "limit": asdict(limit_of(case, up, down, seconds)),
         "faster_codec": {**asdict(faster[0]), "settings": list(faster[0].settings(recipe))} if faster else None,
         "codecs": [asdict(other) for other in alternatives],
-        "step_s": max(p.compute_s for p in parts[: len(case.boards)]) / recipe.training.local_steps,
+        "step_s": None if script else max(p.compute_s for p in parts[: len(case.boards)]) / recipe.training.local_steps,
         "kinds": _kinds(case, parts, memory),
         "fits": all(memory <= board.memory_bytes for board in case.boards),
     }
+
+
+def _joined(recipe: Recipe) -> tuple[Layout, int]:
+    """Return the layout of what joins when the script runs as the first board, and the bytes that
+    it took up to there. Raises RunError when it does not come there."""
+    from edgegossip.fleet.launch.probe import probe
+
+    members = default_members(recipe.run.nodes)
+    with names_explained(recipe, members):
+        (joined,) = probe(recipe, members[:1], members).values()
+        if joined.layout is None:
+            raise RunError(f"there is nothing to plan: on {members[0]} {joined.problem}")
+    return joined.layout, joined.peak_rss_bytes
 
 
 def _kinds(case: Case, parts: Sequence[RoundParts], memory_bytes: int) -> list[dict[str, Any]]:
@@ -330,6 +355,7 @@ def _kinds(case: Case, parts: Sequence[RoundParts], memory_bytes: int) -> list[d
                 "device": name,
                 "boards": len(of_kind),
                 **mean,
+                **({"compute_s": None} if case.recipe.run.script else {}),
                 "memory_bytes": memory_bytes,
                 "has_bytes": board.memory_bytes,
             }
@@ -407,20 +433,32 @@ def facts(plan: Mapping[str, Any]) -> list[str]:
     """Return what is planned, and the bytes and seconds of it, a line each."""
     way = "peer to peer" if plan["mode"] == "gossip" else "through a coordinator"
     part = f"1/{plan['fragments']} of " if plan["fragments"] > 1 else ""
+    ran = f"{plan['script']} up to its join, and nothing else," if plan["script"] else "nothing"
     return [
-        f"{plan['recipe']} on fleet {plan['fleet']}: {plan['boards']} boards, {way}. Modelled: nothing has run.",
+        f"{plan['recipe']} on fleet {plan['fleet']}: {plan['boards']} boards, {way}. Modelled: {ran} has run.",
         *_own_boards(plan),
         f"a message   {bytes_text(plan['message_bytes'])}: {part}{plan['values']} values in {plan['codec']}, "
         f"{plan['bits_per_value']:.2f} bits each (encoded here)",
         *_down(plan),
-        f"a round     {seconds_text(plan['round_s'])}, {bytes_text(plan['round_bytes'])} over all links",
-        f"the run     {seconds_text(plan['run_s'])}, {bytes_text(plan['run_bytes'])}",
+        f"a round     {seconds_text(plan['round_s'])}{_beside(plan)}, {bytes_text(plan['round_bytes'])} over all links",
+        f"the run     {seconds_text(plan['run_s'])}{_beside(plan)}, {bytes_text(plan['run_bytes'])}",
     ]
+
+
+def _beside(plan: Mapping[str, Any]) -> str:
+    return f" and what {plan['script']} computes" if plan["script"] else ""
 
 
 def advice(plan: Mapping[str, Any]) -> list[str]:
     """Return what limits the run and what to do about it, a line each."""
-    return [_limit(plan), *_overlap(plan), *_memory(plan["kinds"]), *_short(plan["step_s"]), _faster(plan)]
+    return [
+        _limit(plan),
+        *_overlap(plan),
+        *_memory(plan["kinds"]),
+        *_short(plan["step_s"]),
+        _faster(plan),
+        *_script(plan),
+    ]
 
 
 def _own_boards(plan: Mapping[str, Any]) -> list[str]:
@@ -450,6 +488,15 @@ def kinds_table(plan: Mapping[str, Any]) -> list[list[str]]:
     return [head, *rows]
 
 
+def _script(plan: Mapping[str, Any]) -> list[str]:
+    if not plan["script"]:
+        return []
+    return [
+        f"what {plan['script']} computes is its own affair, and in none of these seconds; memory is what it took up to its "
+        "join, with what optimiser and exchange add: what a step keeps, and data read later, come on top"
+    ]
+
+
 def _limit(plan: Mapping[str, Any]) -> str:
     what, saves = plan["limit"]["what"], plan["limit"]["saves"]
     if what == "latency":
@@ -463,8 +510,10 @@ def _overlap(plan: Mapping[str, Any]) -> list[str]:
     return [text] if plan["overlap"] else []
 
 
-def _short(step_s: float) -> list[str]:
-    return [f"a step takes {1000 * step_s:.2g} ms by the profile; {SHORT_STEP}"] if step_s < SHORT_STEP_S else []
+def _short(step_s: float | None) -> list[str]:
+    if step_s is None or step_s >= SHORT_STEP_S:
+        return []
+    return [f"a step takes {1000 * step_s:.2g} ms by the profile; {SHORT_STEP}"]
 
 
 def _memory(kinds: list[Mapping[str, Any]]) -> list[str]:

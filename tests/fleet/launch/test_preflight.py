@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from edgegossip import recipe as recipes
-from edgegossip.fleet.launch.preflight import codec_notice, notices, preflight, remark
-from edgegossip.types import ConfigError, EdgegossipError, HostError
+from edgegossip.fleet.launch.preflight import codec_notice, names_explained, notices, preflight, remark
+from edgegossip.node.spec import default_members
+from edgegossip.types import ConfigError, DataError, EdgegossipError, HostError, RunError
 
 
 @pytest.mark.parametrize(
@@ -33,6 +35,38 @@ def test_coarse_codecs_are_named_where_whole_models_travel(name: str, coarse: bo
 )
 def test_a_codec_is_as_coarse_as_it_will_be(settings: list[str], coarse: bool) -> None:
     assert bool(codec_notice(recipes.load("quickstart-gossip", settings))) == coarse
+
+
+@pytest.mark.parametrize(
+    ("nodes", "there", "word"),
+    [
+        (12, "board-3", "--data={0}/{{board}}"),
+        (12, "board-3.csv", "{0}/{{board}}.csv"),
+        (4, "board-03", "{0}/{{board}}"),
+    ],
+)
+def test_a_name_with_other_zeros_than_the_files_is_named(nodes: int, there: str, word: str, tmp_path: Path) -> None:
+    members = default_members(nodes)
+    (tmp_path / there).mkdir()
+    chosen = recipes.load("quickstart-gossip", [f"run.nodes={nodes}"])
+    chosen = recipes.with_settings(chosen, {"run.script_args": [word.format(tmp_path)]})
+    missing = f"no file {tmp_path / there.replace(there[:8].rstrip('.'), members[3])}"
+    told = pytest.raises(RunError, match=r"no file .*; .* is there: names of boards have leading zeros")
+    with told, names_explained(chosen, members):
+        raise RunError(missing)
+    with pytest.raises(RunError) as plain, names_explained(chosen, members):
+        raise RunError("something else")
+    assert str(plain.value) == "something else"
+
+
+def test_data_of_boards_with_other_zeros_are_named_before_anything_starts(tmp_path: Path) -> None:
+    for k in range(12):
+        (tmp_path / f"board-{k}").mkdir()
+    own = ["data.name=image-folder", f"data.dir={tmp_path}/{{board}}", "data.partition=local"]
+    chosen = recipes.load("quickstart-gossip", ["run.nodes=12", *own])
+    told = pytest.raises(DataError, match="board-0 is there: names of boards have leading zeros")
+    with told, names_explained(chosen, default_members(12)):
+        preflight(chosen, default_members(12))
 
 
 def test_keys_of_the_other_mode_are_named():

@@ -10,9 +10,12 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from edgegossip.fleet.launch.supervisor import BoardProcess, Message, Supervisor, _read, stop_all
 from edgegossip.telemetry.records import EventRecord, to_line
 from edgegossip.telemetry.sinks import RecordSink
+from edgegossip.types import StartError
 
 # Says nothing but that it is alive for some seconds, then that it has finished, then ends.
 BUSY = """
@@ -35,16 +38,23 @@ while not os.path.exists({file!r}) or os.path.getsize({file!r}) < {size}:
 pipe.event("busy", "finished", "done")
 """
 SIGN = "open({file!r}, 'a').write('.')\n"  # adds a byte to that file
-# Dies a second after that file is there: what its writer said has been heard by then.
-LATE = """
+KILLED = "import os; os.kill(os.getpid(), 9)"
+# Is killed a second after that file is there: what its writer said has been heard by then.
+LATE = f"""
 import os, time
-while not os.path.exists({file!r}):
+while not os.path.exists({{file!r}}):
     time.sleep(0.05)
 time.sleep(1)
-raise SystemExit(3)
+{KILLED}
 """
 STOPPED = "import time; time.sleep(300)"
 CRASHING = "raise SystemExit(3)"
+# Does a round, so the run has begun.
+ROUND = """
+from edgegossip.telemetry.records import MetricsRecord
+from edgegossip.telemetry.sinks import PipeSink
+PipeSink(1).write(MetricsRecord({name!r}, 0, 0.0, {{}}))
+"""
 
 
 class Kept(RecordSink):
@@ -53,7 +63,8 @@ class Kept(RecordSink):
         self.events: list[EventRecord] = []
 
     def write(self, record) -> None:
-        self.events.append(record)
+        if isinstance(record, EventRecord):
+            self.events.append(record)
 
     def close(self) -> None:
         pass
@@ -74,14 +85,16 @@ def supervise(
     again: str = "",
     kept: bool = False,
     hanging_s: float = 60.0,
+    settle_s: float = 1.0,
+    sink: Kept | None = None,
     **scripts: str,
 ) -> tuple[Supervisor, Kept]:
     """`again` is what a board runs that is started again; `kept`: whether boards have
     checkpoints."""
     messages: queue.Queue[Message] = queue.Queue()
-    sink = Kept()
+    sink = sink or Kept()
     boards = [start(name, script, messages, folder) for name, script in scripts.items()]
-    made = Supervisor(boards, messages, sink, restarts=restarts, hanging_s=hanging_s)
+    made = Supervisor(boards, messages, sink, restarts=restarts, hanging_s=hanging_s, settle_s=settle_s)
     made.has_checkpoint = lambda name: kept
     made.start_again = lambda name: start(name, again or scripts[name], messages, folder)
     try:
@@ -147,26 +160,79 @@ def test_all_stopped_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_a_crash_is_named_with_its_exit_code_and_log(tmp_path: Path) -> None:
-    made, _ = supervise(tmp_path, 5.0, crashing=CRASHING)
+    made, _ = supervise(tmp_path, 5.0, crashing=ROUND.format(name="crashing") + CRASHING)
     assert made.lost == {"crashing": f"its process ended with exit code 3; its log is {tmp_path / 'crashing.log'}"}
+
+
+def says(name: str, why: str) -> str:
+    said = f"from edgegossip.telemetry.sinks import PipeSink; PipeSink(1).event({name!r}, 'error', {why!r})\n"
+    return said + "raise SystemExit(2)"
+
+
+def test_boards_that_fail_before_their_first_round_end_the_run_with_each_cause_once(tmp_path: Path) -> None:
+    """Whoever is started again would fail again, and whoever is left would train without them."""
+    boards = {name: says(name, f"no file data/{name}") for name in ("board-0", "board-1")}
+    waits = UNTIL.format(file=str(tmp_path / "never"), size=1)
+    with pytest.raises(StartError, match="^3 of 4 boards ended before their first round: ") as ended:
+        supervise(tmp_path, 60.0, restarts=9, settle_s=8.0, **boards, crashing=KILLED.replace("9", "11"), waits=waits)
+    told = str(ended.value)
+    assert "board-0 and board-1: no file data/board-0; crashing: its process was killed by SIGSEGV" in told
+
+
+def test_a_board_that_says_nothing_and_fails_at_the_start_is_in_the_records(tmp_path: Path) -> None:
+    sink = Kept()
+    with pytest.raises(StartError, match="1 of 1 boards"):
+        supervise(tmp_path, 5.0, sink=sink, crashing=CRASHING)
+    assert [(e.node, e.name) for e in sink.events] == [("crashing", "lost")]
+
+
+@pytest.mark.parametrize("code", [5, 6, 130])
+def test_a_board_that_others_refused_or_ended_does_not_end_the_run(tmp_path: Path, code: int) -> None:
+    made, _ = supervise(tmp_path, 60.0, gone=f"raise SystemExit({code})", done=finishes("done", str(tmp_path / "done")))
+    assert list(made.lost) == ["gone"]
+
+
+def test_a_run_that_has_begun_goes_on_without_a_board_that_fails_later(tmp_path: Path) -> None:
+    """Nor does one that goes on from checkpoints end with a board that cannot any more."""
+    file = str(tmp_path / "begun")
+    late = LATE.format(file=file).replace(KILLED, CRASHING)
+    done = ROUND.format(name="done") + finishes("done", file)
+    assert list(supervise(tmp_path, 60.0, late=late, done=done)[0].lost) == ["late"]
+    waits = UNTIL.format(file=file, size=1)
+    assert list(supervise(tmp_path, 60.0, kept=True, crashing=CRASHING, busy=waits)[0].lost) == ["crashing"]
 
 
 def test_a_board_that_dies_is_started_again_and_is_not_lost(tmp_path: Path) -> None:
     file = str(tmp_path / "sign")
     again = BUSY.replace("busy", "crashing").replace("90", "1") + SIGN.format(file=file)
     busy = UNTIL.format(file=file, size=1)
-    made, sink = supervise(tmp_path, 5.0, restarts=1, again=again, crashing=CRASHING, busy=busy)
+    made, sink = supervise(tmp_path, 5.0, restarts=1, again=again, crashing=KILLED, busy=busy)
     assert made.lost == {} and [c.name for c in made.boards] == ["crashing", "busy"]
     assert [e.name for e in sink.events if e.node == "crashing"] == ["restarted", "finished"]
 
 
 def test_a_board_is_started_again_so_often_and_not_when_it_said_what_is_wrong(tmp_path: Path) -> None:
-    wrong = "from edgegossip.telemetry.sinks import PipeSink; PipeSink(1).event('wrong', 'error', 'no such file')"
+    wrong = ROUND.format(name="wrong") + says("wrong", "no such file")
     file = str(tmp_path / "sign")
-    crashing, busy = SIGN.format(file=file) + CRASHING, UNTIL.format(file=file, size=3)
-    made, sink = supervise(tmp_path, 5.0, restarts=2, busy=busy, crashing=crashing, wrong=wrong)
-    assert sorted(made.lost) == ["crashing", "wrong"] and made.lost["wrong"] == "no such file"
-    assert [e.name for e in sink.events if e.node == "crashing"] == ["restarted", "restarted", "lost"]
+    killed, busy = SIGN.format(file=file) + KILLED, UNTIL.format(file=file, size=3)
+    made, sink = supervise(tmp_path, 5.0, restarts=2, busy=busy, killed=killed, wrong=wrong)
+    assert sorted(made.lost) == ["killed", "wrong"] and made.lost["wrong"] == "no such file"
+    assert [e.name for e in sink.events if e.node == "killed"] == [
+        "restarted",
+        "restarted",
+        "lost",
+    ]
+
+
+def test_a_board_that_comes_no_further_when_it_is_started_again_is_left(tmp_path: Path) -> None:
+    """It was killed; its next process ends by itself without a round, and a third would, too."""
+    file = str(tmp_path / "sign")
+    again, busy = SIGN.format(file=file) + CRASHING, ROUND.format(name="busy") + UNTIL.format(file=file, size=2)
+    late = LATE.format(file=file)
+    signed = SIGN.format(file=file) + late
+    made, sink = supervise(tmp_path, 5.0, restarts=9, again=again, busy=busy, late=signed)
+    assert list(made.lost) == ["late"]
+    assert [e.name for e in sink.events if e.node == "late"] == ["restarted", "lost"]
 
 
 def finishes(name: str, file: str) -> str:
@@ -211,6 +277,7 @@ from edgegossip.telemetry.sinks import PipeSink
 pipe = PipeSink(1)
 pipe.event("odd", "disagrees", "odd and other differ", peer="other")
 pipe.event("odd", "error", "odd fits none of its neighbours")
+raise SystemExit(6)
 """
     echo = "import sys; from edgegossip.telemetry.sinks import PipeSink; pipe = PipeSink(1)\n"
     echo += "pipe.event(NAME, 'notice', sys.stdin.readline())\npipe.event(NAME, 'finished', 'done')"

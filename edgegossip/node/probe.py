@@ -1,0 +1,34 @@
+"""What a training script would train as a board of a run: it runs up to its `join`, in a process
+like a board's, and ends there."""
+
+from __future__ import annotations
+
+import os
+
+from edgegossip.files import write_json
+from edgegossip.node.main import NodeOptions, Parent, parent_pipe
+from edgegossip.recipe import Recipe
+from edgegossip.telemetry.machine import peak_rss_bytes
+from edgegossip.telemetry.summary import COORDINATOR
+from edgegossip.types import EdgegossipError
+
+
+def run_probe(recipe: Recipe, options: NodeOptions) -> None:
+    """Write to the file `options.save_to` what joined, and the most memory that this took; then the
+    parent hears the event `probed`. Raises UsageError, which it is told, when the script does not
+    come to its join."""
+    pipe = parent_pipe(0.0)
+    Parent()  # this process ends when it does
+    assert options.save_to is not None
+    index = -1 if options.name == COORDINATOR else options.members.index(options.name)
+    try:
+        from edgegossip.training.script import JoinedScript
+
+        joined = JoinedScript(recipe, index, options.name)
+    except EdgegossipError as error:
+        pipe.event(options.name, "error", str(error), code=error.exit_code)
+        raise
+    layout, agreement = joined.layout.plain(), joined.agreement().facts
+    document = {"layout": layout, "agreement": dict(agreement), "peak_rss_bytes": peak_rss_bytes(os.getpid())}
+    write_json(options.save_to, document)
+    pipe.event(options.name, "probed", "the script has come to its join")
