@@ -395,6 +395,19 @@ def test_of_a_cameras_two_pictures_in_one_file_the_first_is_taken(tmp_path) -> N
     assert everything(opened(tmp_path).train).inputs[0].max() < 20
 
 
+@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+@pytest.mark.parametrize("grey", [False, True])
+@pytest.mark.parametrize("size", [None, [9, 14]])
+def test_a_jpeg_is_what_pillow_makes_of_it(tmp_path, mode, grey, size) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (9, 14, 3)).astype(np.uint8)
+    file = put(tmp_path / "0.jpg", Image.fromarray(noise).convert(mode), quality=90)
+    with Image.open(file) as image:
+        expected = np.asarray(image.convert("L" if grey else "RGB"))
+    data = opened(tmp_path, params={"grey": grey, **({} if size is None else {"size": size})})
+    (found,) = everything(data.train).inputs
+    assert np.array_equal(found[0] if grey else found.transpose(1, 2, 0), expected)
+
+
 def test_a_photo_on_its_side_is_decoded_as_large_as_it_is_needed(tmp_path) -> None:
     """A JPEG may be decoded at a fraction of its size, and this one is turned after that."""
     steps = np.repeat(np.arange(64, dtype=np.uint8)[None] * 4, 512, 0).repeat(8, 1)  # bright to the right

@@ -115,7 +115,7 @@ def decode(file: File, form: Form) -> Decoded:
             if getattr(opened, "is_animated", False) and opened.format != "MPO":  # a camera's: the first is the picture
                 raise DataError(f"{name} has several frames: save the one that is meant as a picture of its own")
             if form.size is not None:  # a JPEG need not be decoded in full; it may lie on its side
-                opened.draft(mode, (2 * max(form.size), 2 * max(form.size)))
+                opened.draft(None, (2 * max(form.size), 2 * max(form.size)))
             picture: Any = _in_bytes(name, ImageOps.exif_transpose(opened), opened, form.span).convert(mode)
         if form.size is not None and picture.size != (form.size[1], form.size[0]):
             picture = picture.resize((form.size[1], form.size[0]), Image.Resampling.BILINEAR)
