@@ -145,7 +145,7 @@ def test_what_a_recipe_says_of_training_is_looked_at_before_the_run(
             ["codec.name=error-feedback", *(f"codec.params.codec.{p}" for p in ("name=deadzone", "bytes=50"))],
             62,
         ),
-        ("server", ["codec.name=dither", "codec.params.bytes=10"], 175),
+        ("server", ["codec.name=dither", "codec.params.bytes=10"], 195),
         ("server", ["server.downlink=deadzone", "server.downlink_params.bytes=10"], 62),
     ],
 )
