@@ -111,7 +111,7 @@ class _Request:
     message: int  # the server's number of this one, which the answer has too
     number: Round  # of the model
     held: bool  # it comes without the model, because we have it
-    private: bool  # all that can be coded is, and nothing else changes, for differential privacy
+    private: bool  # what no codec sees stays as it is, for differential privacy
     exact: tuple[str, ...]  # patterns of arrays that travel as they are
     levels: int | None
     trains: bool
@@ -226,11 +226,10 @@ def _packed(
         if request.private:  # what no codec sees is in no norm: it stays as it was
             beside = {k: sent[k] for k in beside}
         require_finite_beside(beside, sent)
-        if not (request.private or lossless):
-            for k in layout.exact(x, y, request.exact):
-                if k in inside:
-                    del inside[k]
-                    beside[k] = records[name][k]
+        for k in () if lossless else layout.exact(x, y, request.exact):
+            if k in inside:
+                del inside[k]
+                beside[k] = records[name][k]
         frame, said["from-zero"] = _frame(reply, request, x, inside, client, codec, lr, lossless)
         said["without"] = [k for k in layout.specs if k not in inside and k not in beside]
         small[name] = by_hash(beside, client.arrays) | {FRAME: frame}
@@ -255,7 +254,7 @@ def _frame(
     zeros = {k: np.zeros(view.shape, np.float32) for k, view in layout.views(x).items()}
     values = layout.flatten({**zeros, **inside})
     change = layout.flatten({**zeros, **{k: v - layout.views(x)[k] for k, v in inside.items()}})
-    alone = not request.private and (lossless or length(values) < length(change))
+    alone = lossless or length(values) < length(change)
     loss, examples = _metric(reply.content, LOSSES), _metric(reply.content, EXAMPLES)
     channel = Channel.of(layout, request.run_id, codec)
     key = frame_key(request.run_id, str(reply.metadata.src_node_id), request.number)

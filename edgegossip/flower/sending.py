@@ -149,7 +149,7 @@ class ModelSender:
         private: bool = False,
     ) -> list[Message]:
         """Return the same messages with frames for models. `key`: the record that is the model,
-        where there are several. `private`: clients code all that they can.
+        where there are several. `private`: what is not coded stays as it is.
 
         Each distinct frame is made once, however many clients get it."""
         out = list(messages)
@@ -261,7 +261,7 @@ class ModelSender:
             down.publish(x, number)
             return layout, x, {FRAME: frame_array(down.whole(number), layout.layout), **beside}
         layout, x, beside = self.record, self.model, dict(self.beside)
-        if self._down.compresses and not private:
+        if self._down.compresses:
             arrays = conform(record, self._dtypes)
             beside |= {k: arrays[k] for k in layout.exact(x, x, self._exact)}
         if form == "held":

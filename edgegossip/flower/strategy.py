@@ -257,10 +257,11 @@ class CompressedStrategy(Strategy):
         channel = Channel.of(layout.layout, self._sender.run_id(reply), self._codec)
         frame = channel.check(data, Kind.UPDATE, sent.number)
         decoded = channel.codec.decode(frame.body, layout.layout)
-        model = decoded if said.get("from-zero") else finite_sum(sent.x, decoded)
-        change = layout.overlaid(model, beside) - sent.x
+        model = layout.overlaid(decoded if said.get("from-zero") else finite_sum(sent.x, decoded), beside)
+        change = model - sent.x
         if self._privacy:
-            model, beside = self._clipped(model - sent.x, sent), dict(sent.beside)
+            beside = {k: a for k, a in sent.beside.items() if not layout.specs[k].coded}
+            model = self._clipped(change, sent)
         without = said.get("without")
         record = layout.restore(model, beside, without if isinstance(without, list) else ())
         content[name] = self._sender.coded(record) if self._privacy.hides else record
@@ -268,8 +269,9 @@ class CompressedStrategy(Strategy):
         return frame, length(change)
 
     def _clipped(self, change: Vec, sent: Sent) -> Vec:
-        """Return the model after an update, which is cut where it is longer than allowed. Measured
-        is what the strategy will see: a sum of floats can be longer than what was added."""
+        """Return the model after an update, which is cut, in place, where it is longer than
+        allowed. Measured is what the strategy will see: a sum of floats can be longer than what was
+        added."""
         x, most = sent.x, self._privacy.most
         if most is None:
             return finite_sum(x, change)
