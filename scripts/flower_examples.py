@@ -3,6 +3,7 @@
 
     python scripts/flower_examples.py FLOWER --images DIR --articles wikitext.txt \
         --plays shakespeare.txt --work DIR [--only EXAMPLE...]
+    python scripts/flower_examples.py --in-process [FLOWER] [--only STRATEGY...]
 
 FLOWER is a checkout of Flower's repository (its folder `examples` is read). `flwr run` plays each
 example in Flower's simulation engine: a copy as it is, and one with a line for the strategy, one
@@ -12,6 +13,10 @@ Examples load data and models by name from the internet. Here the same loaders f
 names where the app runs: CIFAR-10 and Fashion-MNIST (a part of what is in DIR), iris from
 scikit-learn, and in place of IMDB lines of the two texts (which one is it from?) with a small BERT
 that has learned nothing yet.
+
+With --in-process clients are in this process, no network and no simulation engine between:
+every strategy of Flower's among clients that answer well and badly and, of FLOWER, five more
+examples on data of our own, each stock and with every codec (`flower_in_process.py`).
 
 It wants flwr[simulation], flwr-datasets, evaluate, wandb, torchvision, transformers, tensorboard
 and scikit-learn beside edgegossip. What was made is in `--out` and the JSON beside it, and is not
@@ -33,6 +38,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import flower_in_process
 import numpy as np
 import resumable
 
@@ -276,19 +282,27 @@ def commit(folder: Path) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("flower", type=Path)
+    parser.add_argument("flower", type=Path, nargs="?")
+    parser.add_argument("--in-process", action="store_true")
     parser.add_argument("--flower-commit", default="", help="where FLOWER is no git checkout")
     for name in ("--images", "--articles", "--plays", "--work"):
-        parser.add_argument(name, type=lambda text: Path(text).resolve(), required=True)
-    parser.add_argument("--only", nargs="*", choices=EXAMPLES, default=list(EXAMPLES))
+        parser.add_argument(name, type=lambda text: Path(text).resolve())
+    parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--runs", nargs="*", choices=RUNS, default=RUNS)
     parser.add_argument("--clients", type=int, default=4)
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    if arguments.in_process:
+        return flower_in_process.write(
+            arguments.out or OUT.with_name("flower-strategies.md"), arguments.only, arguments.flower
+        )
+    if None in (arguments.flower, arguments.images, arguments.articles, arguments.plays, arguments.work):
+        parser.error("FLOWER, --images, --articles, --plays and --work are needed, or --in-process")
+    arguments.out = arguments.out or OUT
     arguments.work.mkdir(parents=True, exist_ok=True)
     prepare(arguments.work / "data", arguments)
     results = resumable.finished(arguments.out)
-    for name in arguments.only:
+    for name in arguments.only or EXAMPLES:
         for run in arguments.runs:
             if any((r["example"], r["run"]) == (name, run) for r in results):
                 continue

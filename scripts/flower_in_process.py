@@ -4,11 +4,13 @@ always answer as one would like. `flower_examples.py --in-process` makes a page 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,25 +81,35 @@ class InProcess(BoardGrid):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Makes a strategy, with mods of its clients that it needs."""
+    """Makes a strategy, and says what it needs: mods of its clients in training, no integer that it
+    could not clip or scale, an update of everybody (Flower divides by its norm), or trees."""
 
     make: Callable[..., Strategy]
     mods: tuple[Any, ...] = ()
+    counter: bool = True
+    all_train: bool = False
+    trees: bool = False
 
 
 def _private(wrapper: Callable[..., Strategy], *args: Any, mods: tuple[Any, ...] = ()) -> Case:
-    return Case(lambda **kwargs: wrapper(FedAvg(**kwargs), *args), mods)
+    return Case(lambda **kwargs: wrapper(FedAvg(**kwargs), *args), mods, counter=False, all_train=True)
 
 
 STRATEGIES: dict[str, Case] = {
-    **{
-        name: Case(getattr(flower, name))
-        for name in (
-            "FedAvg FedAvgM FedMedian FedTrimmedAvg FedAdagrad FedAdam FedYogi Krum MultiKrum Bulyan FedXgbBagging FedXgbCyclic"
-        ).split()
-    },
+    "FedAvg": Case(flower.FedAvg),
+    "FedAvgM": Case(flower.FedAvgM),
+    "FedMedian": Case(flower.FedMedian),
+    "FedTrimmedAvg": Case(flower.FedTrimmedAvg),
+    "FedAdagrad": Case(flower.FedAdagrad),
+    "FedAdam": Case(flower.FedAdam),
+    "FedYogi": Case(flower.FedYogi),
+    "Krum": Case(flower.Krum),
+    "MultiKrum": Case(flower.MultiKrum),
+    "Bulyan": Case(flower.Bulyan),
+    "FedXgbCyclic": Case(flower.FedXgbCyclic),
+    "FedXgbBagging": Case(flower.FedXgbBagging, trees=True),
     "FedProx": Case(lambda **kwargs: flower.FedProx(proximal_mu=0.1, **kwargs)),
-    "QFedAvg": Case(lambda **kwargs: flower.QFedAvg(client_learning_rate=0.1, **kwargs)),
+    "QFedAvg": Case(lambda **kwargs: flower.QFedAvg(client_learning_rate=0.1, **kwargs), counter=False),
     "DifferentialPrivacyServerSideFixedClipping": _private(
         flower.DifferentialPrivacyServerSideFixedClipping, 0.0, 20.0, CLIENTS
     ),
@@ -108,15 +120,23 @@ STRATEGIES: dict[str, Case] = {
         flower.DifferentialPrivacyServerSideAdaptiveClipping, 0.0, CLIENTS, 20.0, 0.5, 0.2, 0.0
     ),
     "DifferentialPrivacyClientSideAdaptiveClipping": _private(
-        flower.DifferentialPrivacyClientSideAdaptiveClipping, 0.0, CLIENTS, 20.0, 0.5, 0.2, 0.0, mods=(adaptiveclipping_mod,)
+        flower.DifferentialPrivacyClientSideAdaptiveClipping,
+        0.0,
+        CLIENTS,
+        20.0,
+        0.5,
+        0.2,
+        0.0,
+        mods=(adaptiveclipping_mod,),
     ),
 }
 CONDITIONS = ("all answer well", "nothing trained, NaN, lists", "failures, late answers")
 
 
-def first_model(counter: bool) -> ArrayRecord:
-    """Return a layer with batch norm before it; `counter`: with the integer that Flower's privacy
-    cannot add noise to."""
+def first_model(case: Case) -> ArrayRecord:
+    """Return a layer with batch norm before it, or no tree yet."""
+    if case.trees:
+        return ArrayRecord({"0": Array(np.zeros(0, np.uint8))})
     rng = np.random.default_rng(0)
     arrays = {
         "norm.weight": np.ones(INPUTS),
@@ -127,7 +147,12 @@ def first_model(counter: bool) -> ArrayRecord:
         "bias": np.zeros(OUTPUTS),
     }
     record = {name: Array(value.astype(np.float32)) for name, value in arrays.items()}
-    return ArrayRecord(record | ({"norm.num_batches_tracked": Array(np.asarray(0))} if counter else {}))
+    return ArrayRecord(record | ({"norm.num_batches_tracked": Array(np.asarray(0))} if case.counter else {}))
+
+
+_TREE = {"gbtree_model_param": {"num_trees": "1", "num_parallel_tree": "1"}, "iteration_indptr": [0, 1]}
+_BOOSTER = {"learner": {"gradient_booster": {"model": _TREE | {"trees": [{"id": 0}], "tree_info": [0]}}}}
+ONE_TREE = Array(np.frombuffer(json.dumps(_BOOSTER).encode(), np.uint8))
 
 
 class Layer:
@@ -158,21 +183,24 @@ class Layer:
             p["norm.num_batches_tracked"] = np.asarray(p["norm.num_batches_tracked"] + steps)
 
 
-def make_app(condition: str, mods: Sequence[Any], counter: bool) -> ClientApp:
+def make_app(condition: str, case: Case, mods: Sequence[Any]) -> ClientApp:
     """Return an app whose clients 1 to 3 do as the condition says."""
-    app, dtypes = ClientApp(mods=list(mods)), {k: a.dtype for k, a in first_model(counter).items()}
+    app, dtypes = ClientApp(mods=list(mods)), {k: a.dtype for k, a in first_model(case).items()}
 
     def opened(message: Message, context: Context) -> tuple[int, Layer, dict[str, Any]]:
         k, record = int(context.node_config["partition-id"]), message.content["arrays"]
         return k, Layer(k), {name: np.asarray(a.numpy(), dtypes[name]) for name, a in record.items()}
 
-    @app.train()
+    @app.train(mods=list(case.mods))
     def train(message: Message, context: Context) -> Message:
+        if case.trees:
+            metrics = MetricRecord({"num-examples": ROWS})
+            return Message(RecordDict({"arrays": ArrayRecord({"0": ONE_TREE}), "metrics": metrics}), reply_to=message)
         k, layer, p = opened(message, context)
         odd = condition.startswith("nothing")
         if condition.startswith("failures") and k == 1:
             raise RuntimeError("out of memory")
-        if not (odd and k == 1):
+        if case.all_train or not (odd and k == 1):
             layer.train(p)
         metrics: dict[str, Any] = {"num-examples": ROWS + k, "train_loss": layer.loss(p), "accuracy": 0.5}
         if odd:
@@ -182,8 +210,8 @@ def make_app(condition: str, mods: Sequence[Any], counter: bool) -> ClientApp:
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        k, layer, p = opened(message, context)
-        metrics = {"num-examples": ROWS + k, "loss": layer.loss(p)}
+        k, layer, p = (0, None, {}) if case.trees else opened(message, context)
+        metrics = {"num-examples": ROWS + k, "loss": layer.loss(p) if layer else 0.0}
         return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
 
     return app
@@ -237,13 +265,12 @@ def play(name: str, condition: str, column: str, rounds: int = 4) -> Played:
     """Play a strategy of Flower's among such clients with the codecs of a column."""
     case, pair, made = STRATEGIES[name], CODECS[column], Played()
     serve_run(task_id=SERVER_NODE_ID, run_id=1)
-    counter = not name.startswith("Differential")
     with heard(made):
-        lists = {"train_metrics_aggr_fn": _longest} if condition.startswith("nothing") else {}
-        strategy, mods = case.make(**lists), list(case.mods)
+        lists = {"train_metrics_aggr_fn": _longest} if condition.startswith("nothing") and not case.trees else {}
+        strategy, mods = case.make(**lists), []
         if pair is not None:
             up, down = codecs.get(pair[0]), codecs.get(pair[1]) if pair[1] else None
-            strategy, mods = compressed(strategy, up, downlink=down), [compression_mod(up, downlink=down), *mods]
+            strategy, mods = compressed(strategy, up, downlink=down), [compression_mod(up, downlink=down)]
         late = 3 if condition.startswith("failures") else None
 
         def lost(reply: Message) -> bool:  # the client of an odd round's training or of an even one's evaluation
@@ -253,11 +280,10 @@ def play(name: str, condition: str, column: str, rounds: int = 4) -> Played:
             return reply.metadata.src_node_id == late and reply.metadata.message_type == wanted
 
         seen: dict[str, int] = {}
-        grid = InProcess(make_app(condition, mods, counter), CLIENTS, lost)
+        grid = InProcess(make_app(condition, case, mods), CLIENTS, lost)
         random.seed(1)
-        np.random.seed(1)
         try:
-            result = strategy.start(grid, first_model(counter), num_rounds=rounds)
+            result = strategy.start(grid, first_model(case), num_rounds=rounds)
         except UsageError as error:
             made.said = f"declined: {error}"
         except Exception as error:
@@ -304,13 +330,32 @@ def row(name: str, condition: str, columns: Sequence[str], rounds: int = 4) -> R
         if wrong := problems(stock, ours, exact=column == "fp32"):
             bad[column] = ", ".join([*wrong, *ours.warnings[:1]])
         cells[column] = ours.said.partition(":")[0] or (ours.losses[-1] if ours.losses else None)
-    return {"strategy": name, "condition": condition, "counted": stock.counted, "losses": cells, "problems": bad}
+    return {"strategy": name, "clients": condition, "counted": stock.counted, "losses": cells, "problems": bad}
+
+
+def write(out: Path, only: Sequence[str], examples: Path | None) -> int:
+    """Play what is not in the JSON beside `out` yet, write both, and return the exit code."""
+    results = resumable.finished(out)
+    for name in only or STRATEGIES:
+        for condition in CONDITIONS:
+            if not any((r["strategy"], r["clients"]) == (name, condition) for r in results):
+                results.append(row(name, condition, list(CODECS)))
+                print(results[-1], flush=True)
+                resumable.write_page(out, results, table(results))
+    resumable.write_page(out, results, table(results))
+    return int(any(r["problems"] for r in results))
 
 
 def table(results: Sequence[Result]) -> str:
-    rows = resumable.heading(f"strategy, clients, as stock, {', '.join(c.replace(',', ' and') for c in CODECS)}")
+    columns = [f"loss with {column}" if column != "stock" else "loss, stock" for column in CODECS]
+    rows = ["strategy", "clients", "as stock", *columns]
+    rows = [f"| {' | '.join(rows)} |", f"|{' --- |' * len(rows)}"]
     for r in results:
         cells = [f"{x:.3f}" if isinstance(x, float) else str(x or "") for x in r["losses"].values()]
         good = "; ".join(f"{k}: {why}" for k, why in r["problems"].items()) or "yes"
-        rows.append(f"| {' | '.join([r['strategy'], r['condition'], good, *cells])} |")
+        rows.append(f"| {' | '.join([r['strategy'], r['clients'], good, *cells])} |")
     return "\n".join(rows)
+
+
+def settings_table() -> str:
+    return "\n".join(f"- {condition}" for condition in CONDITIONS)

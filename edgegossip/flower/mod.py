@@ -143,6 +143,7 @@ class _ClientState:
     """Holds what this client remembers of a run from one message to the next."""
 
     run_id: bytes
+    layout: str  # of the model, as its hash
     state: Any  # the codec's
     sent: int
     replica: Replica
@@ -152,14 +153,19 @@ class _ClientState:
     def of(cls, context: Context, request: _Request, codec: Codec[Any], down: Codec[Any]) -> _ClientState:
         layout = request.layout.layout
         arrays = dict(context.state.array_records.get(ARRAYS, {}))
-        client = cls(request.run_id, codec.init(layout), 0, Replica(layout, request.run_id, down), arrays)
-        record = context.state.get(STATE)
-        if isinstance(record, ConfigRecord) and record.get("run-id") == request.run_id:
+
+        def new() -> _ClientState:
+            replica = Replica(layout, request.run_id, down)
+            return cls(request.run_id, f"{layout.hash:016x}", codec.init(layout), 0, replica, arrays)
+
+        client, record = new(), context.state.get(STATE)
+        same = {"run-id": client.run_id, "layout": client.layout}
+        if isinstance(record, ConfigRecord) and same.items() <= record.items():
             try:
                 client._restore(record, layout, codec)
             except (EdgegossipError, KeyError, TypeError, ValueError) as error:
                 logging.getLogger("edgegossip.flower").warning("what this client kept cannot be used: %s", error)
-                return cls(request.run_id, codec.init(layout), 0, Replica(layout, request.run_id, down), arrays)
+                return new()
         return client
 
     def _restore(self, record: Mapping[str, Any], layout: Layout, codec: Codec[Any]) -> None:
@@ -173,6 +179,7 @@ class _ClientState:
         model, number = self.replica.kept
         fields: dict[str, Any] = {
             "run-id": self.run_id,
+            "layout": self.layout,
             "state": to_bytes(self.state),
             "sent": self.sent,
             "model": b"" if model is None else model.tobytes(),

@@ -263,7 +263,7 @@ class CompressedStrategy(Strategy):
             beside = {k: a for k, a in sent.beside.items() if not layout.specs[k].coded}
             model = self._clipped(change, sent)
         without = said.get("without")
-        record = layout.restore(model, beside, without if isinstance(without, list) else ())
+        record = layout.restore(model, beside, set(map(str, without)) if isinstance(without, list) else ())
         content[name] = self._sender.coded(record) if self._privacy.hides else record
         reply.content = content
         return frame, length(change)

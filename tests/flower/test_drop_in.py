@@ -16,7 +16,7 @@ from edgegossip.flower import compressed, compression_mod
 from edgegossip.flower.combine import BoardGrid
 from edgegossip.flower.messages import FRAME, STYPE
 from edgegossip.flower.records import RecordLayout
-from edgegossip.types import PeerError, UsageError
+from edgegossip.types import PeerError
 
 BOARDS = 5
 CONFIG: dict[str, Any] = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
