@@ -34,7 +34,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,8 +52,8 @@ OUT = ROOT / "docs/results/flower-examples.md"
 LIMIT_S = 600.0
 IMPORT = "from edgegossip import codecs, flower"
 CODECS = 'codecs.get("co3"), downlink=codecs.get("4-bit-elastiquant")'
-MOD = f"flower.compression_mod({CODECS})"
-STRATEGY = f"    strategy = flower.compressed(strategy, {CODECS})\n"
+MOD = "flower.compression_mod({})"
+STRATEGY = "    strategy = flower.compressed(strategy, {})\n"
 RUNS = ("stock", "compressed")
 
 # The examples lag behind Flower: these names have moved since.
@@ -181,21 +181,22 @@ def prepare(folder: Path, arguments: argparse.Namespace) -> None:
     making.rename(folder)
 
 
-def compress(app: Path) -> None:
+def compress(app: Path, pair: str = CODECS) -> None:
     """Put the two lines and their imports into an example."""
     server, client = (next(app.glob(f"*/{name}_app.py")) for name in ("server", "client"))
-    edit(server, "    result = strategy.start(\n", lambda found: STRATEGY + found)
+    edit(server, "    result = strategy.start(\n", lambda found: STRATEGY.format(pair) + found)
+    mod = MOD.format(pair)
     if "    mods=[\n" in client.read_text():
-        edit(client, "    mods=[\n", lambda found: f"{found}        {MOD},\n")
+        edit(client, "    mods=[\n", lambda found: f"{found}        {mod},\n")
     else:
-        edit(client, "app = ClientApp()\n", lambda found: f"app = ClientApp(mods=[{MOD}])\n")
+        edit(client, "app = ClientApp()\n", lambda found: f"app = ClientApp(mods=[{mod}])\n")
 
 
 def edit(path: Path, found: str, by: Callable[[str], str]) -> None:
     text = path.read_text()
     if text.count(found) != 1:
         raise SystemExit(f"{path} has no single line {found.strip()!r}: this is another version of the example")
-    path.write_text(text.replace(found, by(found)).replace("\nimport ", f"\n{IMPORT}\nimport ", 1))
+    path.write_text(re.sub(r"\n(?=import |from )", f"\n{IMPORT}\n", text.replace(found, by(found)), count=1))
 
 
 def play(name: str, run: str, arguments: argparse.Namespace, data: Path) -> Result:
@@ -293,9 +294,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     if arguments.in_process:
-        return flower_in_process.write(
-            arguments.out or OUT.with_name("flower-strategies.md"), arguments.only, arguments.flower
-        )
+        out = arguments.out or OUT.with_name("flower-strategies.md")
+        return flower_in_process.write(out, arguments.only, in_process_examples(arguments.flower))
     if None in (arguments.flower, arguments.images, arguments.articles, arguments.plays, arguments.work):
         parser.error("FLOWER, --images, --articles, --plays and --work are needed, or --in-process")
     arguments.out = arguments.out or OUT
@@ -311,6 +311,15 @@ def main() -> int:
             resumable.write_page(arguments.out, results, table(results))
     resumable.write_page(arguments.out, results, table(results))
     return resumable.exit_code(results)
+
+
+def in_process_examples(flower: Path | None) -> Mapping[str, Callable[[], Result]]:
+    """Return what plays the examples that are in a checkout of Flower's."""
+    if flower is None:
+        return {}
+    import flower_apps
+
+    return flower_apps.makers(flower, compress)
 
 
 def table(results: Sequence[Result]) -> str:

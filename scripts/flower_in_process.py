@@ -4,6 +4,7 @@ always answer as one would like. `flower_examples.py --in-process` makes a page 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import random
@@ -56,7 +57,7 @@ class InProcess(BoardGrid):
 
     def __init__(self, app: ClientApp, clients: int, lost: Callable[[Message], bool], config: Any = None) -> None:
         super().__init__(range(2, clients + 2))
-        places = [{"partition-id": k, "num-partitions": clients} for k in range(clients)]
+        places = [{"partition-id": k, "num-partitions": clients, "dataset-path": str(k)} for k in range(clients)]
         self._contexts = {k + 2: Context(1, k + 2, places[k], RecordDict(), config or {}) for k in range(clients)}
         self._app, self._lost = app, lost
         self.errors: list[str] = []
@@ -321,27 +322,37 @@ def problems(stock: Played, ours: Played, exact: bool) -> list[str]:
     return found
 
 
-def row(name: str, condition: str, columns: Sequence[str], rounds: int = 4) -> Result:
+def row(name: str, condition: str, columns: Iterable[str] = CODECS, rounds: int = 4) -> Result:
     """Return what came of a strategy among such clients, by codec."""
     stock = play(name, condition, "stock", rounds)
+    return compared(name, condition, stock, lambda column: play(name, condition, column, rounds), columns)
+
+
+def compared(
+    name: str, condition: str, stock: Played, play_with: Callable[[str], Played], columns: Iterable[str] = CODECS
+) -> Result:
+    """Return what came of stock and of the codecs of each column."""
     cells, bad = {}, {}
     for column in columns:
-        ours = stock if column == "stock" else play(name, condition, column, rounds)
+        ours = stock if column == "stock" else play_with(column)
         if wrong := problems(stock, ours, exact=column == "fp32"):
             bad[column] = ", ".join([*wrong, *ours.warnings[:1]])
         cells[column] = ours.said.partition(":")[0] or (ours.losses[-1] if ours.losses else None)
     return {"strategy": name, "clients": condition, "counted": stock.counted, "losses": cells, "problems": bad}
 
 
-def write(out: Path, only: Sequence[str], examples: Path | None) -> int:
-    """Play what is not in the JSON beside `out` yet, write both, and return the exit code."""
+def write(out: Path, only: Sequence[str], examples: Mapping[str, Callable[[], Result]]) -> int:
+    """Play what is not in the JSON beside `out` yet, write both, and return the exit code.
+    `examples`: those of Flower's by name."""
+    makers = {(name, c): functools.partial(row, name, c) for name in STRATEGIES for c in CONDITIONS}
+    makers |= {(name, CONDITIONS[0]): make for name, make in examples.items()}
     results = resumable.finished(out)
-    for name in only or STRATEGIES:
-        for condition in CONDITIONS:
-            if not any((r["strategy"], r["clients"]) == (name, condition) for r in results):
-                results.append(row(name, condition, list(CODECS)))
-                print(results[-1], flush=True)
-                resumable.write_page(out, results, table(results))
+    done = {(r["strategy"], r["clients"]) for r in results}
+    for (name, condition), make in makers.items():
+        if (name, condition) not in done and (not only or name in only):
+            results.append(make())
+            print(results[-1], flush=True)
+            resumable.write_page(out, results, table(results))
     resumable.write_page(out, results, table(results))
     return int(any(r["problems"] for r in results))
 
