@@ -36,7 +36,7 @@ from edgegossip.lab.results import Result
 from edgegossip.recipe import DataSection
 from edgegossip.training.data import open_data
 
-CLIENTS, EXAMPLES_EACH = 4, 160
+CLIENTS, EXAMPLES_EACH = 4, 320
 NEEDED = (
     "flwr_datasets",
     "flwr_datasets.partitioner",
@@ -74,7 +74,7 @@ def _pictures(key: str, channels: int, side: int, loaders: int) -> Callable[...,
     def load(client: Any, *args: Any) -> Any:
         del args
         found = digits(int(client), key, channels, side)
-        trained, rest = DataLoader(found[:128], batch_size=32, shuffle=True), DataLoader(found[128:], batch_size=32)  # type: ignore[arg-type]
+        trained, rest = DataLoader(found[:256], batch_size=32, shuffle=True), DataLoader(found[256:], batch_size=32)  # type: ignore[arg-type]
         return (trained, *[rest] * (loaders - 1))
 
     return load
@@ -85,7 +85,7 @@ def _table(partition_id: int, num_partitions: int) -> Any:
     rng, true = np.random.default_rng(partition_id), np.random.default_rng(99).normal(size=14)
     x = rng.normal(size=(EXAMPLES_EACH, 14)).astype(np.float32)
     y = (x @ true + rng.normal(size=len(x)) > 0).astype(np.float32)[:, None]
-    parts = [TensorDataset(*map(torch.from_numpy, (x[k], y[k]))) for k in (slice(0, 128), slice(128, None))]
+    parts = [TensorDataset(*map(torch.from_numpy, (x[k], y[k]))) for k in (slice(0, 256), slice(256, None))]
     return DataLoader(parts[0], batch_size=32, shuffle=True), DataLoader(parts[1], batch_size=32)
 
 
@@ -93,7 +93,7 @@ EXAMPLES: Mapping[str, tuple[str, Callable[..., Any]]] = {  # the loader's name,
     "quickstart-pytorch-lightning": ("load_data", _pictures("image", 1, 28, 3)),
     "federated-vae": ("load_data", _pictures("img", 3, 32, 2)),
     "embedded-devices": ("load_data_from_disk", _pictures("image", 1, 28, 2)),
-    "supernode-authentication": ("load_data_from_disk", _pictures("image", 1, 28, 2)),
+    "supernode-authentication": ("load_data_from_disk", _pictures("img", 3, 32, 2)),
     "fl-tabular": ("load_data", _table),
 }
 
@@ -102,9 +102,9 @@ EXAMPLES: Mapping[str, tuple[str, Callable[..., Any]]] = {  # the loader's name,
 def packages() -> Iterator[None]:
     """Let examples import what they need for their own data only. What would look for that itself
     is imported before."""
-    importlib.import_module("datasets")
-    if importlib.util.find_spec("pytorch_lightning") is None:
-        sys.modules["pytorch_lightning"] = importlib.import_module("lightning.pytorch")
+    for name in ("datasets", "pytorch_lightning"):
+        if importlib.util.find_spec(name) is not None:
+            importlib.import_module(name)
     before = dict(sys.modules)
     missing = {name for name in {n.partition(".")[0] for n in NEEDED} if importlib.util.find_spec(name) is None}
     sys.modules.update({name: _Anything(name) for name in NEEDED if name.partition(".")[0] in missing})

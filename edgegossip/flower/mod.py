@@ -61,9 +61,7 @@ def compression_mod(codec: Codec[Any], *, downlink: Codec[Any] | None = None) ->
     that tells the loss among mods that hide it; Flower reports either to the server as a failed
     reply.
     """
-    down = downlink or codecs.get(FULL)
-    lossless = all(c.wire_id == codecs.get(FULL).wire_id for c in (codec, down))
-    told = False
+    down, told = downlink or codecs.get(FULL), False
 
     def mod(message: Message, context: Context, call_next: Next) -> Message:
         nonlocal told
@@ -86,7 +84,7 @@ def compression_mod(codec: Codec[Any], *, downlink: Codec[Any] | None = None) ->
         reply = call_next(message, context)
         if reply.has_content():
             rate = _learning_rate(message.content, reply.content)
-            reply.content = _packed(reply, request, x, sent, client, codec, rate, lossless)
+            reply.content = _packed(reply, request, x, sent, client, rate)
         client.save(context)
         return reply
 
@@ -142,6 +140,8 @@ class _Request:
 class _ClientState:
     """Holds what this client remembers of a run from one message to the next."""
 
+    codec: Codec[Any]
+    lossless: bool  # both ways
     run_id: bytes
     layout: str  # of the model, as its hash
     state: Any  # the codec's
@@ -154,23 +154,25 @@ class _ClientState:
         layout = request.layout.layout
         arrays = dict(context.state.array_records.get(ARRAYS, {}))
 
+        lossless = codec.wire_id == down.wire_id == codecs.get(FULL).wire_id
+
         def new() -> _ClientState:
-            replica = Replica(layout, request.run_id, down)
-            return cls(request.run_id, f"{layout.hash:016x}", codec.init(layout), 0, replica, arrays)
+            replica, identity = Replica(layout, request.run_id, down), f"{layout.hash:016x}"
+            return cls(codec, lossless, request.run_id, identity, codec.init(layout), 0, replica, arrays)
 
         client, record = new(), context.state.get(STATE)
         same = {"run-id": client.run_id, "layout": client.layout}
         if isinstance(record, ConfigRecord) and same.items() <= record.items():
             try:
-                client._restore(record, layout, codec)
+                client._restore(record, layout)
             except (EdgegossipError, KeyError, TypeError, ValueError) as error:
                 logging.getLogger("edgegossip.flower").warning("what this client kept cannot be used: %s", error)
                 return new()
         return client
 
-    def _restore(self, record: Mapping[str, Any], layout: Layout, codec: Codec[Any]) -> None:
+    def _restore(self, record: Mapping[str, Any], layout: Layout) -> None:
         state = from_bytes(record["state"], RunContext(layout=layout))
-        check_structure(state, codec.init(layout), layout)
+        check_structure(state, self.codec.init(layout), layout)
         self.state, self.sent = state, int(record["sent"])
         if record["model"]:
             self.replica.restore(np.frombuffer(record["model"], np.float32).copy(), int(record["number"]))
@@ -211,9 +213,7 @@ def _packed(
     x: Vec,
     sent: Mapping[str, Array],
     client: _ClientState,
-    codec: Codec[Any],
     lr: float | None,
-    lossless: bool,
 ) -> RecordDict:
     """Return the reply with the change of the model in place of the model, and hashes in place of
     arrays that are as they came."""
@@ -233,11 +233,11 @@ def _packed(
         if request.private:  # what no codec sees is in no norm: it stays as it was
             beside = {k: sent[k] for k in beside}
         require_finite_beside(beside, sent)
-        for k in () if lossless else layout.exact(x, y, request.exact):
+        for k in () if client.lossless else layout.exact(x, y, request.exact):
             if k in inside:
                 del inside[k]
                 beside[k] = records[name][k]
-        frame, said["from-zero"] = _frame(reply, request, x, inside, client, codec, lr, lossless)
+        frame, said["from-zero"] = _frame(reply, request, x, inside, client, lr)
         said["without"] = [k for k in layout.specs if k not in inside and k not in beside]
         small[name] = by_hash(beside, client.arrays) | {FRAME: frame}
     content = {**reply.content, **{k: ArrayRecord(arrays) for k, arrays in small.items()}}
@@ -250,9 +250,7 @@ def _frame(
     x: Vec,
     inside: Mapping[str, NDArray[np.float32]],
     client: _ClientState,
-    codec: Codec[Any],
     lr: float | None,
-    lossless: bool,
 ) -> tuple[Array, bool]:
     """Return the frame of arrays that an app answered, and whether it holds them by themselves, and
     not what changed in them: so nothing is rounded where no codec rounds, and an app that answers
@@ -261,16 +259,16 @@ def _frame(
     zeros = {k: np.zeros(view.shape, np.float32) for k, view in layout.views(x).items()}
     values = layout.flatten({**zeros, **inside})
     change = layout.flatten({**zeros, **{k: v - layout.views(x)[k] for k, v in inside.items()}})
-    alone = lossless or length(values) < length(change)
+    alone = client.lossless or length(values) < length(change)
     loss, examples = _metric(reply.content, LOSSES), _metric(reply.content, EXAMPLES)
-    channel = Channel.of(layout, request.run_id, codec)
+    channel = Channel.of(layout, request.run_id, client.codec)
     key = frame_key(request.run_id, str(reply.metadata.src_node_id), request.number)
     ctx = Ctx(key=key, round=request.number, loss=loss, lr=lr or 0.0, levels=request.levels)
     known = {Aux.LOSS: loss, Aux.EXAMPLES: examples, Aux.LEARNING_RATE: lr}
     aux = {int(tag): value for tag, value in known.items() if value is not None}
     client.sent += 1
     # Nobody adds up what an evaluation answers, so it takes nothing from error memory.
-    state = client.state if request.trains else codec.init(layout)
+    state = client.state if request.trains else client.codec.init(layout)
     frame, state = channel.frame(Kind.UPDATE, values if alone else change, state, ctx, client.sent, aux)
     client.state = state if request.trains else client.state
     return frame_array(frame, layout), alone

@@ -80,6 +80,20 @@ class Sent:
     held: Held
 
 
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Holds what is common to messages that go at once."""
+
+    number: Round  # of the latest model
+    levels: ServerLevels | None
+    key: str  # of the record that is the model, where there are several
+    private: bool
+    counts: Mapping[int, int]  # messages by node
+    known: Mapping[int, Held]  # what clients hold for certain
+    # by a model's object id and form: its layout, itself, and what goes for it
+    made: dict[tuple[str, str], tuple[RecordLayout, Vec, Mapping[str, Array]]]
+
+
 class ModelSender:
     """Makes what the clients of one run are sent, and knows what they hold of it. `exact`: patterns
     of arrays that are not coded."""
@@ -94,7 +108,6 @@ class ModelSender:
         self._held: dict[int, Held] = {}  # by node
         self._sent: dict[int, Sent] = {}  # by the message's number
         self._messages = 0
-        self._private = False
         self.beside: Mapping[str, Array] = {}  # arrays of the latest model that go as they are
         self._published: tuple[Round, str, Frame | None] | None = None  # number, object id, difference
 
@@ -157,34 +170,23 @@ class ModelSender:
         counts = Counter(message.metadata.dst_node_id for message in out)
         if any(message.content.array_records for message in out):
             self._publish(number, self.run_id(out[0]))
-        before = {node: self._held.pop(node, None) for node in counts}
-        done: dict[tuple[str, str], tuple[RecordLayout, Vec, Mapping[str, Array]]] = {}
+        held = {node: self._held.pop(node, None) for node in counts}
+        known = {node: was for node, was in held.items() if was is not None and was.certain}
+        batch = Batch(number, levels, key, private, counts, known, {})
         for message in out:
             if message.content.array_records:
-                node = message.metadata.dst_node_id
-                held = before[node]
-                known = held if held is not None and held.certain else Held(None, set())
-                self._pack(message, number, known, counts[node] > 1, done, levels, key, private)
+                self._pack(message, batch)
         return out
 
-    def _pack(
-        self,
-        message: Message,
-        number: Round,
-        known: Held,
-        several: bool,
-        done: dict[tuple[str, str], tuple[RecordLayout, Vec, Mapping[str, Array]]],
-        levels: ServerLevels | None,
-        key: str,
-        private: bool,
-    ) -> None:
-        records, node = message.content.array_records, message.metadata.dst_node_id
-        name = self._model_in(records, key)
-        form = self._form(records[name], number, known, several)
+    def _pack(self, message: Message, batch: Batch) -> None:
+        records, node, number = message.content.array_records, message.metadata.dst_node_id, batch.number
+        name = self._model_in(records, batch.key)
+        known = batch.known.get(node) or Held(None, set())
+        form = self._form(records[name], number, known, batch.counts[node] > 1)
         made = (records[name].object_id, form)
-        if made not in done:
-            done[made] = self._packed_record(records[name], form, number, private, self.run_id(message))
-        layout, x, packed = done[made]
+        if made not in batch.made:
+            batch.made[made] = self._packed_record(records[name], form, number, batch.private, self.run_id(message))
+        layout, x, packed = batch.made[made]
         beside = {k: a for k, a in packed.items() if k != FRAME}
         plain = {**records, name: ArrayRecord(beside)}
         arrays = {a.object_id: a for record in plain.values() for a in record.values()}
@@ -204,11 +206,11 @@ class ModelSender:
             "message": self._messages,
             "number": number,
             "held": form == "held",
-            "private": private,
+            "private": batch.private,
             "exact": list(self._exact),
         }
-        if levels is not None and levels.levels:
-            fields["levels"] = levels.levels
+        if batch.levels is not None and batch.levels.levels:
+            fields["levels"] = batch.levels.levels
         content = {**message.content, **{k: ArrayRecord(arrays) for k, arrays in small.items()}}
         message.content = RecordDict({**content, META: ConfigRecord(fields)})
 
