@@ -232,11 +232,11 @@ def _packed(
         y = layout.layout.flatten({**layout.layout.views(x), **inside})
         if request.private:  # what no codec sees is in no norm: it stays as it was
             beside = {k: sent[k] for k in beside}
-        require_finite_beside(beside, sent)
         for k in () if client.lossless else layout.exact(x, y, request.exact):
             if k in inside:
                 del inside[k]
                 beside[k] = records[name][k]
+        require_finite_beside(beside, sent)
         frame, said["from-zero"] = _frame(reply, request, x, inside, client, lr)
         said["without"] = [k for k in layout.specs if k not in inside and k not in beside]
         small[name] = by_hash(beside, client.arrays) | {FRAME: frame}

@@ -112,7 +112,7 @@ class RecordLayout:
             if spec is not None and spec.coded and array.stype == NUMPY and spec.accepts(array):
                 inside[name] = _cast(array.numpy(), np.dtype(np.float32))
             else:
-                beside[name] = array if spec is None else _in_dtype(array, spec.dtype)
+                beside[name] = _in_dtype(array, spec.dtype) if spec is not None and spec.accepts(array) else array
         return inside, beside
 
     def flatten(self, record: ArrayRecord) -> tuple[Vec, dict[str, Array]]:
@@ -166,23 +166,20 @@ class RecordLayout:
 
     def check_beside(self, beside: Mapping[str, Array], sent: Mapping[str, Array], held: Collection[str]) -> None:
         """Raise DecodeError unless these arrays are what a board that was `sent` those may answer
-        beside its frame: readable, those of the model of the same shapes and types, and finite but
-        for values that it was sent. `held`: hashes of all that it was sent."""
+        beside its frame: readable, those of the model of the same shapes, and finite but for values
+        that it was sent. `held`: hashes of all that it was sent."""
         for name, array in beside.items():
-            if (spec := self.specs.get(name)) is None:
-                if array.stype == NUMPY:
-                    _read(name, array.data, tuple(array.shape))
-                continue
-            like = sent.get(name)
-            if array.stype != (NUMPY if like is None else like.stype) or not spec.accepts(array):
+            spec, like = self.specs.get(name), sent.get(name)
+            stype = array.stype if spec is None else NUMPY if like is None else like.stype
+            shape = tuple(array.shape) if spec is None or spec.coded else spec.shape
+            if array.stype != stype or tuple(array.shape) != shape:
                 raise DecodeError(
                     f"the array {name!r} beside the frame is {array.dtype} of shape {tuple(array.shape)} as {array.stype}, "
-                    f"not {spec.dtype} of shape {spec.shape}"
+                    f"not of shape {shape} as {stype}"
                 )
-            if array.stype == NUMPY and array.object_id not in held:
-                before = None if like is None else like.numpy()
-                dtype = np.dtype(array.dtype) if before is None else before.dtype
-                if not _as_finite(_read(name, array.data, spec.shape, dtype), before):
+            if stype == NUMPY and array.object_id not in held:
+                values = _read(name, array.data, shape)
+                if spec is not None and not _as_finite(values, None if like is None else like.numpy()):
                     raise DecodeError(f"the array {name!r} beside the frame holds NaN or infinite values")
 
     def to_json(self) -> str:
@@ -231,20 +228,20 @@ def _as_finite(values: NDArray[Any], before: NDArray[Any] | None) -> bool:
     if not np.issubdtype(values.dtype, np.inexact):
         return True
     finite = np.isfinite(values)
-    if before is None or finite.all():
-        return bool(finite.all())
-    return bool((finite | (values == before) | (np.isnan(values) & np.isnan(before))).all())
+    if before is not None and (before.dtype, before.shape) == (values.dtype, values.shape):
+        finite |= (values == before) | (np.isnan(values) & np.isnan(before))
+    return bool(finite.all())
 
 
-def _read(name: str, data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None) -> NDArray[Any]:
-    """Read an array in numpy's own format, unless its header promises another shape or type:
-    nothing is allocated before."""
+def _read(name: str, data: bytes, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Read an array in numpy's own format, unless its header promises another shape: nothing is
+    allocated before."""
     file = BytesIO(data)
     try:
         version = np.lib.format.read_magic(file)
         header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         found, fortran, kind = header(file)
-        if found != shape or (dtype is not None and kind != dtype) or kind.hasobject:
+        if found != shape or kind.hasobject:
             raise ValueError(f"it holds {kind} of shape {found}")
         values = np.frombuffer(data, kind, offset=file.tell())
         if values.size != math.prod(shape):

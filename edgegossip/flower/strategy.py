@@ -96,7 +96,8 @@ class CompressedStrategy(Strategy):
         self._proportion = NormFilter()
         self._privacy = Privacy(hides=False, most=None)
         self._train, self._evaluate = Judge("train_metrics_aggr_fn"), Judge("evaluate_metrics_aggr_fn")
-        self._told, self._heard = False, False  # of an app that is wired wrongly; from a mod of ours
+        # Hooks for which we told that apps are wired wrongly, and for which a mod of ours answered.
+        self._told, self._heard = set[str](), set[str]()
         self._own: dict[str, Callable[..., Any]] = {}  # the wrapped strategy's methods while ours stand in their place
         self.inner = strategy
 
@@ -176,9 +177,7 @@ class CompressedStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        replies = list(replies)
-        plain = self._opened(replies, "aggregate_train", self._train)
-        self._tell(replies)
+        plain = self._opened(list(replies), "aggregate_train", self._train)
         method = self._inner_method("aggregate_train")
         same = self._unchanged(plain) if is_flowers(method) and not self._privacy else {}
         if getattr(method, "__func__", None) is FedAvg.aggregate_train:  # the mean needs no other arrays
@@ -225,7 +224,8 @@ class CompressedStrategy(Strategy):
                 good[k] = reply
             except PeerError as error:
                 refused[k] = str(error)
-        self._heard = self._heard or bool(sent)
+        self._heard.update([hook] if sent else [])
+        self._tell(replies, hook)
         core = core_of(self.inner)
         method = self._inner_method(hook) if core is self.inner else getattr(core, hook)
         refused |= judge.refused(good, core, method)
@@ -318,17 +318,17 @@ class CompressedStrategy(Strategy):
                 claims.append(frame)
         self._levels = self._levels.after(claims)
 
-    def _tell(self, replies: Sequence[Message]) -> None:
+    def _tell(self, replies: Sequence[Message], hook: str) -> None:
         """Say once what clients do not say that meet a frame in place of arrays: their mod comes
         after others, or is not there."""
-        words = [*_MET_A_FRAME, *(() if self._heard else map(repr, self._sender.record.specs))]
+        words = [*_MET_A_FRAME, *(() if hook in self._heard else map(repr, self._sender.record.specs))]
         reasons = {r.metadata.src_node_id: r.error.reason or "" for r in replies if r.has_error()}
         found = [(node, reason) for node, reason in reasons.items() if any(word in reason for word in words)]
-        if found and not self._told:
-            self._told = True
+        if found and hook not in self._told:
+            self._told.add(hook)
             logging.getLogger("edgegossip.flower").warning(
-                "node %d: %s; compression_mod has to come before whatever reads arrays, in every client: "
-                "ClientApp(mods=[compression_mod(codec, ...), ...])",
+                "node %d: %s; compression_mod has to come before whatever reads arrays, in every client, in training and "
+                "evaluation: ClientApp(mods=[compression_mod(codec, ...), ...])",
                 found[0][0],
                 printable(found[0][1], 500),
             )

@@ -251,6 +251,22 @@ def test_clients_answer_more_arrays_fewer_or_none(codec: str, in_run: int) -> No
     np.testing.assert_allclose(found[1], found[0], atol=0 if codec == "fp32" else 0.05)
 
 
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("answer", [np.asarray(7.5), np.asarray(9, np.int32), np.asarray(7)])
+@pytest.mark.parametrize("name", ["arrays", "model"])
+def test_types_and_names_are_those_that_clients_answer(codec: str, answer: Any, name: str, in_run: int) -> None:
+    def app(message: Message, context: Context) -> Message:
+        record = {"w": Array(message.content["arrays"]["w"].numpy()[::-1].copy()), "n": Array(answer)}
+        return _reply(message, record, name)
+
+    strategy = Groups(_record(50))
+    fleet = Fleet(strategy, codec, app)
+    fleet.strategy.aggregate_train(1, fleet.answer(fleet.ask("train", 1, _record(0))))
+    assert not fleet.refused and not fleet.failed
+    for arrays in strategy.seen.values():
+        assert arrays["n"] == answer and arrays["n"].dtype == answer.dtype
+
+
 class Own(FedAvg):
     """Counts what it gets, whatever is in it."""
 
@@ -294,6 +310,17 @@ def test_a_client_without_the_mod_is_told_of(in_run: int, caplog: pytest.LogCapt
     fleet.app = lambda message, context: _reply(message, _record(1))
     fleet.strategy.aggregate_train(3, fleet.answer(fleet.ask("train", 3, _record(0))))
     assert len(fleet.refused) == len(NODES) and "its app needs the mod" in fleet.refused[0][1]
+
+
+def test_a_mod_in_training_alone_is_told_of(in_run: int, caplog: pytest.LogCaptureFixture) -> None:
+    fleet = Fleet(FedAvg(**{**CONFIG, "fraction_evaluate": 1.0}), "co3")
+    arrays = fleet.train(1, _record(0))
+    fleet.mod = None
+    with caplog.at_level(logging.WARNING, "edgegossip.flower"):
+        for number in (1, 2):
+            fleet.strategy.aggregate_evaluate(number, fleet.answer(fleet.ask("evaluate", number, arrays)))
+    told = [r.getMessage() for r in caplog.records if "in training and evaluation" in r.getMessage()]
+    assert len(told) == 1 and "KeyError" in told[0]
 
 
 def test_a_server_without_compressed_is_told_of_once(in_run: int, caplog: pytest.LogCaptureFixture) -> None:
