@@ -219,7 +219,7 @@ class CompressedStrategy(Strategy):
             try:
                 if (to := self._sender.was_sent(reply)) is not None:
                     sent[k] = to
-                    if (opened := self._open(reply, to)) is not None:
+                    if (opened := self._open(reply, to, bool(self._privacy) and judge is self._train)) is not None:
                         frames[k], lengths[k] = opened
                 good[k] = reply
             except PeerError as error:
@@ -237,9 +237,9 @@ class CompressedStrategy(Strategy):
         asked = {k: sent[k].message if k in sent else None for k in refused}
         return [failed(r, asked[k], refused[k]) if k in refused else r for k, r in enumerate(replies)]
 
-    def _open(self, reply: Message, sent: Sent) -> tuple[Frame, float] | None:
+    def _open(self, reply: Message, sent: Sent, private: bool) -> tuple[Frame, float] | None:
         """Put plain arrays in the place of a frame and hashes. Return the frame and how long the
-        update is; None where there is no frame."""
+        update is; None where there is no frame. `private`: noise is for its norm."""
         content, layout = RecordDict(dict(reply.content)), sent.layout
         said = content.pop(META)
         records = {k: from_hash(record, sent.arrays) for k, record in reply.content.array_records.items()}
@@ -259,12 +259,12 @@ class CompressedStrategy(Strategy):
         decoded = channel.codec.decode(frame.body, layout.layout)
         model = layout.overlaid(decoded if said.get("from-zero") else finite_sum(sent.x, decoded), beside)
         change = model - sent.x
-        if self._privacy:
+        if private:
             beside = {k: a for k, a in sent.beside.items() if not layout.specs[k].coded}
             model = self._clipped(change, sent)
         without = said.get("without")
         record = layout.restore(model, beside, set(map(str, without)) if isinstance(without, list) else ())
-        content[name] = self._sender.coded(record) if self._privacy.hides else record
+        content[name] = self._sender.coded(record) if private and self._privacy.hides else record
         reply.content = content
         return frame, length(change)
 
