@@ -96,8 +96,8 @@ class CompressedStrategy(Strategy):
         self._proportion = NormFilter()
         self._privacy = Privacy(hides=False, most=None)
         self._train, self._evaluate = Judge("train_metrics_aggr_fn"), Judge("evaluate_metrics_aggr_fn")
-        # Hooks for which we told that apps are wired wrongly, and for which a mod of ours answered.
-        self._told, self._heard = set[str](), set[str]()
+        self._told = False  # that apps are wired wrongly
+        self._heard = set[str]()  # hooks of whose messages a mod of ours has answered some
         self._own: dict[str, Callable[..., Any]] = {}  # the wrapped strategy's methods while ours stand in their place
         self.inner = strategy
 
@@ -324,8 +324,8 @@ class CompressedStrategy(Strategy):
         words = [*_MET_A_FRAME, *(() if hook in self._heard else map(repr, self._sender.record.specs))]
         reasons = {r.metadata.src_node_id: r.error.reason or "" for r in replies if r.has_error()}
         found = [(node, reason) for node, reason in reasons.items() if any(word in reason for word in words)]
-        if found and hook not in self._told:
-            self._told.add(hook)
+        if found and not self._told:
+            self._told = True
             logging.getLogger("edgegossip.flower").warning(
                 "node %d: %s; compression_mod has to come before whatever reads arrays, in every client, in training and "
                 "evaluation: ClientApp(mods=[compression_mod(codec, ...), ...])",
