@@ -12,6 +12,7 @@ client was sent: strategies send groups models of their own, and take answers la
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -138,6 +139,19 @@ class ModelSender:
             self._held.clear()
         self._model, self.beside = self.record.flatten(fitting or arrays)
         self._model_id = arrays.object_id
+        if fitting is None:
+            self._tell_exact()
+
+    def _tell_exact(self) -> None:
+        """Warn where most of the model is of arrays that are not coded."""
+        names = set(self.record.exact(self.model, self.model, self._exact))
+        layout = self.record.layout
+        share = sum(t.size for t in layout.tensors if t.name in names) / max(1, layout.size)
+        if share > 0.5:
+            logging.getLogger("edgegossip.flower").warning(
+                "%.0f %% of the model travel uncompressed: what is nowhere negative must not change its sign",
+                100 * share,
+            )
 
     def _fitting(self, record: ArrayRecord) -> ArrayRecord | None:
         """Return a record with the types of the model's arrays; None where it has other arrays."""

@@ -3,6 +3,7 @@ name or by how its values behave."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -118,3 +119,15 @@ def test_variances_are_in_the_norm_that_noise_is_for(wrapper: str, in_run: int) 
             got["1.running_var"], sent["1.running_var"].numpy()
         )
     assert (arrays["1.running_var"].numpy() >= 0).all()
+
+
+@pytest.mark.parametrize(("lowest", "told"), [(0.0, 1), (-1.0, 0)])
+def test_a_model_that_is_nowhere_negative_is_said_to_travel_uncompressed(
+    lowest: float, told: int, in_run: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    strategy = compressed(FedAvg(**CONFIG), codecs.get("co3"))
+    with caplog.at_level(logging.WARNING, "edgegossip.flower"):
+        for number in (1, 2):
+            arrays = ArrayRecord({"w": Array(np.linspace(lowest, 1, 50).astype(np.float32))})
+            strategy.configure_train(number, arrays, ConfigRecord(), BoardGrid([1]))
+    assert sum("100 % of the model travel uncompressed" in r.getMessage() for r in caplog.records) == told
