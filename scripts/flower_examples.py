@@ -3,6 +3,7 @@
 
     python scripts/flower_examples.py FLOWER --images DIR --articles wikitext.txt \
         --plays shakespeare.txt --work DIR [--only EXAMPLE...]
+    python scripts/flower_examples.py --in-process [FLOWER] [--only STRATEGY...]
 
 FLOWER is a checkout of Flower's repository (its folder `examples` is read). `flwr run` plays each
 example in Flower's simulation engine: a copy as it is, and one with a line for the strategy, one
@@ -12,6 +13,10 @@ Examples load data and models by name from the internet. Here the same loaders f
 names where the app runs: CIFAR-10 and Fashion-MNIST (a part of what is in DIR), iris from
 scikit-learn, and in place of IMDB lines of the two texts (which one is it from?) with a small BERT
 that has learned nothing yet.
+
+With --in-process clients are in this process, no network and no simulation engine between:
+every strategy of Flower's among clients that answer well and badly and, of FLOWER, five more
+examples on data of our own, each stock and with every codec (`flower_in_process.py`).
 
 It wants flwr[simulation], flwr-datasets, evaluate, wandb, torchvision, transformers, tensorboard
 and scikit-learn beside edgegossip. What was made is in `--out` and the JSON beside it, and is not
@@ -29,10 +34,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import flower_in_process
 import numpy as np
 import resumable
 
@@ -46,8 +52,8 @@ OUT = ROOT / "docs/results/flower-examples.md"
 LIMIT_S = 600.0
 IMPORT = "from edgegossip import codecs, flower"
 CODECS = 'codecs.get("co3"), downlink=codecs.get("4-bit-elastiquant")'
-MOD = f"flower.compression_mod({CODECS})"
-STRATEGY = f"    strategy = flower.compressed(strategy, {CODECS})\n"
+MOD = "flower.compression_mod({})"
+STRATEGY = "    strategy = flower.compressed(strategy, {})\n"
 RUNS = ("stock", "compressed")
 
 # The examples lag behind Flower: these names have moved since.
@@ -175,21 +181,22 @@ def prepare(folder: Path, arguments: argparse.Namespace) -> None:
     making.rename(folder)
 
 
-def compress(app: Path) -> None:
+def compress(app: Path, pair: str = CODECS) -> None:
     """Put the two lines and their imports into an example."""
     server, client = (next(app.glob(f"*/{name}_app.py")) for name in ("server", "client"))
-    edit(server, "    result = strategy.start(\n", lambda found: STRATEGY + found)
+    edit(server, "    result = strategy.start(\n", lambda found: STRATEGY.format(pair) + found)
+    mod = MOD.format(pair)
     if "    mods=[\n" in client.read_text():
-        edit(client, "    mods=[\n", lambda found: f"{found}        {MOD},\n")
+        edit(client, "    mods=[\n", lambda found: f"{found}        {mod},\n")
     else:
-        edit(client, "app = ClientApp()\n", lambda found: f"app = ClientApp(mods=[{MOD}])\n")
+        edit(client, "app = ClientApp()\n", lambda found: f"app = ClientApp(mods=[{mod}])\n")
 
 
 def edit(path: Path, found: str, by: Callable[[str], str]) -> None:
     text = path.read_text()
     if text.count(found) != 1:
         raise SystemExit(f"{path} has no single line {found.strip()!r}: this is another version of the example")
-    path.write_text(text.replace(found, by(found)).replace("\nimport ", f"\n{IMPORT}\nimport ", 1))
+    path.write_text(re.sub(r"\n(?=import |from )", f"\n{IMPORT}\n", text.replace(found, by(found)), count=1))
 
 
 def play(name: str, run: str, arguments: argparse.Namespace, data: Path) -> Result:
@@ -276,19 +283,26 @@ def commit(folder: Path) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("flower", type=Path)
+    parser.add_argument("flower", type=Path, nargs="?")
+    parser.add_argument("--in-process", action="store_true")
     parser.add_argument("--flower-commit", default="", help="where FLOWER is no git checkout")
     for name in ("--images", "--articles", "--plays", "--work"):
-        parser.add_argument(name, type=lambda text: Path(text).resolve(), required=True)
-    parser.add_argument("--only", nargs="*", choices=EXAMPLES, default=list(EXAMPLES))
+        parser.add_argument(name, type=lambda text: Path(text).resolve())
+    parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--runs", nargs="*", choices=RUNS, default=RUNS)
     parser.add_argument("--clients", type=int, default=4)
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    if arguments.in_process:
+        out = arguments.out or OUT.with_name("flower-strategies.md")
+        return flower_in_process.write(out, arguments.only, in_process_examples(arguments.flower))
+    if None in (arguments.flower, arguments.images, arguments.articles, arguments.plays, arguments.work):
+        parser.error("FLOWER, --images, --articles, --plays and --work are needed, or --in-process")
+    arguments.out = arguments.out or OUT
     arguments.work.mkdir(parents=True, exist_ok=True)
     prepare(arguments.work / "data", arguments)
     results = resumable.finished(arguments.out)
-    for name in arguments.only:
+    for name in arguments.only or EXAMPLES:
         for run in arguments.runs:
             if any((r["example"], r["run"]) == (name, run) for r in results):
                 continue
@@ -297,6 +311,15 @@ def main() -> int:
             resumable.write_page(arguments.out, results, table(results))
     resumable.write_page(arguments.out, results, table(results))
     return resumable.exit_code(results)
+
+
+def in_process_examples(flower: Path | None) -> Mapping[str, Callable[[], Result]]:
+    """Return what plays the examples that are in a checkout of Flower's."""
+    if flower is None:
+        return {}
+    import flower_apps
+
+    return flower_apps.makers(flower, compress)
 
 
 def table(results: Sequence[Result]) -> str:

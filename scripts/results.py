@@ -42,6 +42,7 @@ SCRIPTS = {  # whose `table` shows the results
     "low-precision-resnet20": "low_precision_runs",
     "examples": "example_runs",
     "flower-examples": "flower_examples",
+    "flower-strategies": "flower_in_process",
     "nlp": "text_runs",
     "int8-kept-norms": "int8_norms",
     "rate-error": "rate_error",

@@ -34,7 +34,6 @@ from edgegossip.engine.combine import (
 from edgegossip.engine.plausible import NormFilter, length
 from edgegossip.engine.server_boards import wanted
 from edgegossip.engine.server_frames import Channel, finite_sum
-from edgegossip.flower._private.runtime import serve_run
 from edgegossip.flower.messages import ARRAYS
 from edgegossip.flower.records import conform, to_record
 from edgegossip.frame import Aux
@@ -109,13 +108,6 @@ def combiner(strategy: Strategy, channel: Channel, uniform: bool) -> Combiner:
     return StrategyAdapter(strategy, channel, uniform)
 
 
-def combiner_of_a_study(strategy: Strategy, channel: Channel, uniform: bool) -> Combiner:
-    """Return the same in a process that no SuperLink has given a run, without which Flower makes
-    no message."""
-    serve_run(task_id=1, run_id=1)
-    return combiner(strategy, channel, uniform)
-
-
 class StrategyAdapter(Combiner):
     """Shows a Flower strategy plain models, x + delta, as if boards had sent them."""
 
@@ -185,7 +177,6 @@ class StrategyAdapter(Combiner):
         metrics = MetricRecord({WEIGHT: 1.0 if self._uniform else share.weight, "train-loss": aux[Aux.LOSS]})
         record: ArrayRecord = to_record(model, self._channel.layout)
         question = Message(RecordDict(), dst_node_id=share.address, message_type="train")
-        question.metadata.__dict__["_message_id"] = f"{share.address}"
         return Message(RecordDict({ARRAYS: record, "metrics": metrics}), reply_to=question)
 
     @override

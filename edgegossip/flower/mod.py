@@ -9,6 +9,7 @@ message, on SuperNodes as in its simulation engine.
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,15 +17,16 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from numpy.typing import NDArray
 
 from edgegossip import codecs
 from edgegossip.checkpoint.format import from_bytes, to_bytes
 from edgegossip.checkpoint.registry import RunContext, check_structure
 from edgegossip.codecs.base import Codec, Ctx
+from edgegossip.engine.plausible import ServerLevels, length
 from edgegossip.engine.server_frames import FULL, Channel, Replica, frame_key
 from edgegossip.flower.messages import FRAME, frame_array
 from edgegossip.flower.records import (
-    CLIPPING_NORM,
     META,
     RecordLayout,
     by_hash,
@@ -52,28 +54,49 @@ def compression_mod(codec: Codec[Any], *, downlink: Codec[Any] | None = None) ->
         app = ClientApp(mods=[compression_mod(codecs.get("co3"))])
 
     Put it first, before Flower's own mods, and on train and evaluate alike. Messages without a
-    frame pass unchanged. Codecs that follow the training (elasticl) take the loss from the reply's
-    metrics (`train-loss`, `train_loss` or `loss`) and the learning rate from the message's config
-    (`lr`). The mod raises PeerError when the server sent something bad and UsageError when the app
-    returned other arrays than it was given; Flower reports either to the server as a failed reply.
+    frame pass unchanged, with a warning where they hold arrays. Codecs that follow the training
+    (elasticl) take the loss from the reply's metrics (`train-loss`, `train_loss` or `loss`) and the
+    learning rate from the message's config (`lr`). The mod raises PeerError when the server sent
+    something bad, and UsageError when the app returned values that are not finite, or for a codec
+    that tells the loss among mods that hide it; Flower reports either to the server as a failed
+    reply.
     """
-    down = downlink or codecs.get(FULL)
+    down, told = downlink or codecs.get(FULL), False
 
     def mod(message: Message, context: Context, call_next: Next) -> Message:
+        nonlocal told
         if not message.has_content() or META not in message.content.config_records:
+            if message.has_content() and message.content.array_records and not told:
+                told = True
+                logging.getLogger("edgegossip.flower").warning(
+                    "the server sends arrays uncompressed: wrap its strategy, strategy = compressed(strategy, codec, ...)"
+                )
             return call_next(message, context)
+        if ServerLevels.of(codec) is not None and _adds_noise(call_next):
+            raise UsageError(
+                f"codec {codec.name} tells the server the loss, which a mod for local differential privacy does not hide: take "
+                "one whose levels are fixed, such as 4-bit-elastiquant"
+            )
         request = _Request.of(message)
         client = _ClientState.of(context, request, codec, down)
         message.content, x = _opened(message.content, request, client)
         sent = dict(message.content.array_records[request.record])
         reply = call_next(message, context)
-        if reply.has_content() and reply.content.array_records:
+        if reply.has_content():
             rate = _learning_rate(message.content, reply.content)
-            reply.content = _packed(reply, request, x, sent, client, codec, rate)
+            reply.content = _packed(reply, request, x, sent, client, rate)
         client.save(context)
         return reply
 
     return mod
+
+
+def _adds_noise(call: Callable[..., Any]) -> bool:
+    """Return whether a mod for local differential privacy is among those that this calls: Flower
+    makes each call of a mod a function around it and the next."""
+    if not inspect.isfunction(call) or not call.__module__.startswith("flwr."):
+        return hasattr(call, "epsilon")
+    return any(_adds_noise(part) for part in inspect.getclosurevars(call).nonlocals.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,30 +106,33 @@ class _Request:
     layout: RecordLayout
     record: str  # that is the model
     run_id: bytes
+    message: int  # the server's number of this one, which the answer has too
     number: Round  # of the model
     held: bool  # it comes without the model, because we have it
+    private: bool  # what no codec sees stays as it is, for differential privacy
+    exact: tuple[str, ...]  # patterns of arrays that travel as they are
     levels: int | None
     trains: bool
-    clips: bool  # the update's norm, for differential privacy
 
     @classmethod
     def of(cls, message: Message) -> _Request:
         meta: Mapping[str, Any] = message.content.config_records[META]
-        text, run_id, number = meta.get("layout"), meta.get("run-id"), meta.get("number")
-        record = meta.get("record")
-        known = isinstance(record, str) and record in message.content.array_records
-        if not isinstance(text, str) or not isinstance(run_id, bytes) or not isinstance(number, int) or not known:
+        kinds = {"layout": str, "run-id": bytes, "record": str, "number": int, "message": int, "exact": list}
+        sound = all(isinstance(meta.get(key), kind) for key, kind in kinds.items())
+        if not sound or meta["record"] not in message.content.array_records:
             raise DecodeError(f"the message's {META!r} record does not describe the model")
         levels = meta.get("levels")
         return cls(
-            layout=RecordLayout.from_json(text),
-            record=str(record),
-            run_id=run_id,
-            number=number,
+            layout=RecordLayout.from_json(meta["layout"]),
+            record=meta["record"],
+            run_id=meta["run-id"],
+            message=meta["message"],
+            number=meta["number"],
             held=bool(meta.get("held")),
+            private=bool(meta.get("private")),
+            exact=tuple(map(str, meta["exact"])),
             levels=levels if isinstance(levels, int) else None,
             trains=message.metadata.message_type.partition(".")[0] == MessageType.TRAIN,
-            clips=any(CLIPPING_NORM in config for config in message.content.config_records.values()),
         )
 
 
@@ -114,7 +140,10 @@ class _Request:
 class _ClientState:
     """Holds what this client remembers of a run from one message to the next."""
 
+    codec: Codec[Any]
+    lossless: bool  # both ways
     run_id: bytes
+    layout: str  # of the model, as its hash
     state: Any  # the codec's
     sent: int
     replica: Replica
@@ -124,19 +153,26 @@ class _ClientState:
     def of(cls, context: Context, request: _Request, codec: Codec[Any], down: Codec[Any]) -> _ClientState:
         layout = request.layout.layout
         arrays = dict(context.state.array_records.get(ARRAYS, {}))
-        client = cls(request.run_id, codec.init(layout), 0, Replica(layout, request.run_id, down), arrays)
-        record = context.state.get(STATE)
-        if isinstance(record, ConfigRecord) and record.get("run-id") == request.run_id:
+
+        lossless = codec.wire_id == down.wire_id == codecs.get(FULL).wire_id
+
+        def new() -> _ClientState:
+            replica, identity = Replica(layout, request.run_id, down), f"{layout.hash:016x}"
+            return cls(codec, lossless, request.run_id, identity, codec.init(layout), 0, replica, arrays)
+
+        client, record = new(), context.state.get(STATE)
+        same = {"run-id": client.run_id, "layout": client.layout}
+        if isinstance(record, ConfigRecord) and same.items() <= record.items():
             try:
-                client._restore(record, layout, codec)
+                client._restore(record, layout)
             except (EdgegossipError, KeyError, TypeError, ValueError) as error:
                 logging.getLogger("edgegossip.flower").warning("what this client kept cannot be used: %s", error)
-                return cls(request.run_id, codec.init(layout), 0, Replica(layout, request.run_id, down), arrays)
+                return new()
         return client
 
-    def _restore(self, record: Mapping[str, Any], layout: Layout, codec: Codec[Any]) -> None:
+    def _restore(self, record: Mapping[str, Any], layout: Layout) -> None:
         state = from_bytes(record["state"], RunContext(layout=layout))
-        check_structure(state, codec.init(layout), layout)
+        check_structure(state, self.codec.init(layout), layout)
         self.state, self.sent = state, int(record["sent"])
         if record["model"]:
             self.replica.restore(np.frombuffer(record["model"], np.float32).copy(), int(record["number"]))
@@ -145,6 +181,7 @@ class _ClientState:
         model, number = self.replica.kept
         fields: dict[str, Any] = {
             "run-id": self.run_id,
+            "layout": self.layout,
             "state": to_bytes(self.state),
             "sent": self.sent,
             "model": b"" if model is None else model.tobytes(),
@@ -167,7 +204,7 @@ def _opened(content: RecordDict, request: _Request, client: _ClientState) -> tup
     plain = RecordDict({k: v for k, v in content.items() if k != META})
     for name, record in whole.items():
         plain[name] = request.layout.restore(x, record) if name == request.record else ArrayRecord(record)
-    return plain, x
+    return plain, request.layout.overlaid(x, whole[request.record])
 
 
 def _packed(
@@ -176,35 +213,65 @@ def _packed(
     x: Vec,
     sent: Mapping[str, Array],
     client: _ClientState,
-    codec: Codec[Any],
     lr: float | None,
 ) -> RecordDict:
     """Return the reply with the change of the model in place of the model, and hashes in place of
     arrays that are as they came."""
-    records = reply.content.array_records
-    name = request.record if request.record in records or len(records) > 1 else next(iter(records))
-    if name not in records:
+    records, layout = reply.content.array_records, request.layout
+    parts = {name: layout.parted(record) for name, record in records.items()}
+    name = next((k for k in (request.record, *records) if k in parts and parts[k][0]), None)
+    if request.private and records and (name is None or not layout.fits(records[name])):
         raise UsageError(
-            f"none of the {len(records)} array records in the app's reply is named {name!r}, as the model was"
+            "the arrays are not those that the server sent: names, shapes or dtypes differ, and with differential privacy "
+            "each needs its share of the noise"
         )
-    y, rest = request.layout.flatten(records[name])
-    if request.clips:  # what no codec sees is in no norm: it stays as it was
-        rest = {k: sent[k] for k in rest}
-    require_finite_beside(rest, sent)
+    said: dict[str, Any] = {"message": request.message}
+    small = {k: by_hash(record, client.arrays) for k, record in records.items()}
+    if name is not None:
+        inside, beside = parts[name]
+        y = layout.layout.flatten({**layout.layout.views(x), **inside})
+        if request.private:  # what no codec sees is in no norm: it stays as it was
+            beside = {k: sent[k] for k in beside}
+        for k in () if client.lossless else layout.exact(x, y, request.exact):
+            if k in inside:
+                del inside[k]
+                beside[k] = records[name][k]
+        require_finite_beside(beside, sent)
+        frame, said["from-zero"] = _frame(reply, request, x, inside, client, lr)
+        said["without"] = [k for k in layout.specs if k not in inside and k not in beside]
+        small[name] = by_hash(beside, client.arrays) | {FRAME: frame}
+    content = {**reply.content, **{k: ArrayRecord(arrays) for k, arrays in small.items()}}
+    return RecordDict({**content, META: ConfigRecord(said)})
+
+
+def _frame(
+    reply: Message,
+    request: _Request,
+    x: Vec,
+    inside: Mapping[str, NDArray[np.float32]],
+    client: _ClientState,
+    lr: float | None,
+) -> tuple[Array, bool]:
+    """Return the frame of arrays that an app answered, and whether it holds them by themselves, and
+    not what changed in them: so nothing is rounded where no codec rounds, and an app that answers
+    differences has these coded, and not their distance from the model."""
+    layout = request.layout.layout
+    zeros = {k: np.zeros(view.shape, np.float32) for k, view in layout.views(x).items()}
+    values = layout.flatten({**zeros, **inside})
+    change = layout.flatten({**zeros, **{k: v - layout.views(x)[k] for k, v in inside.items()}})
+    alone = client.lossless or length(values) < length(change)
     loss, examples = _metric(reply.content, LOSSES), _metric(reply.content, EXAMPLES)
-    channel = Channel.of(request.layout.layout, request.run_id, codec)
+    channel = Channel.of(layout, request.run_id, client.codec)
     key = frame_key(request.run_id, str(reply.metadata.src_node_id), request.number)
     ctx = Ctx(key=key, round=request.number, loss=loss, lr=lr or 0.0, levels=request.levels)
     known = {Aux.LOSS: loss, Aux.EXAMPLES: examples, Aux.LEARNING_RATE: lr}
     aux = {int(tag): value for tag, value in known.items() if value is not None}
     client.sent += 1
     # Nobody adds up what an evaluation answers, so it takes nothing from error memory.
-    state = client.state if request.trains else codec.init(channel.layout)
-    frame, state = channel.frame(Kind.UPDATE, y - x, state, ctx, client.sent, aux)
+    state = client.state if request.trains else client.codec.init(layout)
+    frame, state = channel.frame(Kind.UPDATE, values if alone else change, state, ctx, client.sent, aux)
     client.state = state if request.trains else client.state
-    small = {k: by_hash(rest if k == name else record, client.arrays) for k, record in records.items()}
-    small[name][FRAME] = frame_array(frame, channel.layout)
-    return RecordDict({**reply.content, **{k: ArrayRecord(arrays) for k, arrays in small.items()}})
+    return frame_array(frame, layout), alone
 
 
 def _metric(content: RecordDict, names: tuple[str, ...]) -> float | None:

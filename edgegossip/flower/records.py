@@ -4,8 +4,11 @@ Arrays of float16, float32 and float64 whose values are finite as float32 make u
 the record's order, and get their own type back at the other end. Any other array (counters such as
 batch norm's `num_batches_tracked`, masks of bool or with -inf) travels beside it as it is, and so
 does a float64 array of few values that float32 does not hold (a decay of 0.1, a sum of samples).
-The server reads what came back byte by byte before Flower does. The model that a run begins with
-decides which array is which: weights that are not finite later on have diverged.
+The model that a run begins with decides which array is which: weights that are not finite later on
+have diverged. The server reads what came back byte by byte before Flower does.
+
+An array of the vector may lie beside it in a message, and then counts as it lies there. So travel
+those that an error would make nonsense of (`RecordLayout.exact`).
 
 What the other end holds already travels as its hash, in an array that stands for it (`by_hash`).
 """
@@ -16,6 +19,7 @@ import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from io import BytesIO
 from typing import Any
 
@@ -27,13 +31,16 @@ from edgegossip.flower.messages import FRAME
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import DecodeError, UsageError, Vec
 
-META = "edgegossip"  # ConfigRecord of a message that tells the client mod what it needs to know
-CLIPPING_NORM = "clipping_norm"  # in the config of what goes down: Flower's clients clip to it
+META = (
+    "edgegossip"  # ConfigRecord that tells the client mod what it needs to know, and of its answer what of it is where
+)
 MAX_TENSORS = 100_000
 FLOATS = ("float16", "float32", "float64")
 FEW = 1024  # values of a float64 array that float32 does not hold: more of them are coded nevertheless
 NUMPY = "numpy.ndarray"  # Flower's stype of an array as numpy writes it
 HASH = "edgegossip.hash.v1"  # stype of what stands for an array; its data is Flower's SHA-256 of that
+# What layers saw is no direction of a descent: an error in it is an error in every answer.
+STATISTICS = ("*running_mean", "*running_var", "*moving_mean", "*moving_variance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +104,40 @@ class RecordLayout:
         """Return whether the record has arrays of these names, shapes and types."""
         return set(record) == set(self.specs) and all(self.specs[k].accepts(a) for k, a in record.items())
 
-    def flatten(self, record: ArrayRecord) -> tuple[Vec, dict[str, Array]]:
-        """Return the vector, and the arrays that are not in it.
+    def parted(self, record: ArrayRecord) -> tuple[dict[str, NDArray[np.float32]], dict[str, Array]]:
+        """Return the values of arrays that may be in the vector, by name, and all other arrays."""
+        inside, beside = {}, {}
+        for name, array in record.items():
+            spec = self.specs.get(name)
+            if spec is not None and spec.coded and array.stype == NUMPY and spec.accepts(array):
+                inside[name] = _cast(array.numpy(), np.dtype(np.float32))
+            else:
+                beside[name] = _in_dtype(array, spec.dtype) if spec is not None and spec.accepts(array) else array
+        return inside, beside
 
-        Raises UsageError when the record has other arrays."""
-        if not self.fits(record):
-            raise UsageError("the arrays are not those that the server sent: names, shapes or dtypes differ")
-        inside = {k: _cast(record[k].numpy(), np.dtype(np.float32)) for k, spec in self.specs.items() if spec.coded}
-        beside = {k: _in_dtype(record[k], spec.dtype) for k, spec in self.specs.items() if not spec.coded}
+    def flatten(self, record: ArrayRecord) -> tuple[Vec, dict[str, Array]]:
+        """Return the vector, and the arrays that are not in it, of a record that `fits`."""
+        inside, beside = self.parted(record)
         return self.layout.flatten(inside), beside
+
+    def exact(self, before: Vec, after: Vec, patterns: Collection[str]) -> list[str]:
+        """Return which arrays of the vector are not coded where a model of `before` became one of
+        `after`, float32[n]: those that a pattern names, and those that are nowhere negative, in
+        which a variance or a scale could change its sign. All zeros may be anything."""
+        old, new = self.layout.views(before), self.layout.views(after)
+        named = {k for k in new if any(fnmatchcase(k, pattern) for pattern in patterns)}
+        return [k for k, values in new.items() if k in named or _keeps_sign(old[k], values)]
+
+    def overlaid(self, x: Vec, beside: Mapping[str, Array]) -> Vec:
+        """Return float32[n] with the values of its arrays that lie beside it."""
+        inside, _ = self.parted(ArrayRecord(dict(beside)))
+        if not inside:
+            return x
+        x = x.copy()
+        views = self.layout.views(x)
+        for name, value in inside.items():
+            views[name][...] = value
+        return x
 
     def rounded(self, x: Vec) -> Vec:
         """Return a vector as the arrays' own types hold its values."""
@@ -117,40 +149,38 @@ class RecordLayout:
             {k: _cast(_cast(view, np.dtype(self.specs[k].dtype)), x.dtype) for k, view in views.items()}
         )
 
-    def restore(self, x: Vec, rest: Mapping[str, Array]) -> ArrayRecord:
-        """Make the record again.
+    def restore(self, x: Vec, beside: Mapping[str, Array], without: Collection[str] = ()) -> ArrayRecord:
+        """Make the record again, but for the arrays `without`.
 
-        Raises DecodeError when `rest` is not what belongs beside the vector."""
-        self._check_names(rest)
+        Raises DecodeError when an array that is not in the vector is not beside it either."""
+        wanted = [k for k in self.specs if k not in without]
+        if lost := [k for k in wanted if not self.specs[k].coded and k not in beside]:
+            raise DecodeError(f"the array {lost[0]!r} should be beside the frame and is not")
         views = self.layout.views(x)
-        return ArrayRecord(
-            {
-                k: Array(np.asarray(_cast(views[k], np.dtype(spec.dtype)))) if spec.coded else rest[k]
-                for k, spec in self.specs.items()
-            }
-        )
 
-    def check_beside(self, rest: Mapping[str, Array], sent: Mapping[str, Array], held: Collection[str]) -> None:
+        def made(name: str) -> Array:
+            return Array(np.asarray(_cast(views[name], np.dtype(self.specs[name].dtype))))
+
+        more = {k: a for k, a in beside.items() if k not in self.specs}
+        return ArrayRecord({k: beside[k] if k in beside else made(k) for k in wanted} | more)
+
+    def check_beside(self, beside: Mapping[str, Array], sent: Mapping[str, Array], held: Collection[str]) -> None:
         """Raise DecodeError unless these arrays are what a board that was `sent` those may answer
-        beside its frame: of the same names, shapes and types, readable, and finite but for values
+        beside its frame: readable, those of the model of the same shapes, and finite but for values
         that it was sent. `held`: hashes of all that it was sent."""
-        self._check_names(rest)
-        for name, array in rest.items():
-            spec, like = self.specs[name], sent[name]
-            if array.stype != like.stype or not spec.accepts(array):
+        for name, array in beside.items():
+            spec, like = self.specs.get(name), sent.get(name)
+            stype = array.stype if spec is None else NUMPY if like is None else like.stype
+            shape = tuple(array.shape) if spec is None or spec.coded else spec.shape
+            if array.stype != stype or tuple(array.shape) != shape:
                 raise DecodeError(
                     f"the array {name!r} beside the frame is {array.dtype} of shape {tuple(array.shape)} as {array.stype}, "
-                    f"not {spec.dtype} of shape {spec.shape}"
+                    f"not of shape {shape} as {stype}"
                 )
-            if array.stype == NUMPY and array.object_id not in held:
-                before = like.numpy()
-                if not _as_finite(_read(name, array.data, before), before):
+            if stype == NUMPY and array.object_id not in held:
+                values = _read(name, array.data, shape)
+                if spec is not None and not _as_finite(values, None if like is None else like.numpy()):
                     raise DecodeError(f"the array {name!r} beside the frame holds NaN or infinite values")
-
-    def _check_names(self, rest: Mapping[str, Array]) -> None:
-        outside = {k for k, spec in self.specs.items() if not spec.coded}
-        if set(rest) != outside:
-            raise DecodeError(f"arrays beside the frame: expected {sorted(outside)}, got {sorted(rest)}")
 
     def to_json(self) -> str:
         """Return it as text, for `from_json`."""
@@ -175,37 +205,45 @@ class RecordLayout:
             raise DecodeError(f"the message's description of the model cannot be read: {error}") from None
 
 
-def require_finite_beside(rest: Mapping[str, Array], sent: Mapping[str, Array]) -> None:
-    """Raise UsageError when an array beside the frame holds values that are not finite and were not
-    sent so."""
-    for name, array in rest.items():
-        changed = array.stype == NUMPY and array.data != sent[name].data
-        if changed and not _as_finite(array.numpy(), sent[name].numpy()):
+def require_finite_beside(beside: Mapping[str, Array], sent: Mapping[str, Array]) -> None:
+    """Raise UsageError when an array of the model that was sent holds values that are not finite
+    and were not sent so."""
+    for name in beside.keys() & sent.keys():
+        array, before = beside[name], sent[name]
+        changed = array.stype == before.stype == NUMPY and array.data != before.data and array.shape == before.shape
+        if changed and not _as_finite(array.numpy(), before.numpy()):
             raise UsageError(
                 f"array {name} holds NaN or infinite values that it was not sent with; training has diverged "
                 "(a lower learning rate is the usual remedy)"
             )
 
 
-def _as_finite(values: NDArray[Any], before: NDArray[Any]) -> bool:
+def _keeps_sign(before: NDArray[np.float32], after: NDArray[np.float32]) -> bool:
+    """Return whether values are nowhere negative, before and after, and not all zero."""
+    return after.size > 0 and bool(after.max() > 0 and after.min() >= 0 and before.min() >= 0)
+
+
+def _as_finite(values: NDArray[Any], before: NDArray[Any] | None) -> bool:
     """Return whether values are finite wherever they are not what they were before."""
     if not np.issubdtype(values.dtype, np.inexact):
         return True
-    same = (values == before) | (np.isnan(values) & np.isnan(before))
-    return bool((np.isfinite(values) | same).all())
+    finite = np.isfinite(values)
+    if before is not None and (before.dtype, before.shape) == (values.dtype, values.shape):
+        finite |= (values == before) | (np.isnan(values) & np.isnan(before))
+    return bool(finite.all())
 
 
-def _read(name: str, data: bytes, like: NDArray[Any]) -> NDArray[Any]:
-    """Read an array in numpy's own format, unless its header promises another shape or type than
-    `like` has: nothing is allocated before."""
+def _read(name: str, data: bytes, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Read an array in numpy's own format, unless its header promises another shape: nothing is
+    allocated before."""
     file = BytesIO(data)
     try:
         version = np.lib.format.read_magic(file)
         header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        shape, fortran, dtype = header(file)
-        if shape != like.shape or dtype != like.dtype or dtype.hasobject:
-            raise ValueError(f"it holds {dtype} of shape {shape}")
-        values = np.frombuffer(data, dtype, offset=file.tell())
+        found, fortran, kind = header(file)
+        if found != shape or kind.hasobject:
+            raise ValueError(f"it holds {kind} of shape {found}")
+        values = np.frombuffer(data, kind, offset=file.tell())
         if values.size != math.prod(shape):
             raise ValueError(f"it holds {values.size} values")
         return values.reshape(shape, order="F" if fortran else "C")
@@ -282,8 +320,3 @@ def from_hash(arrays: Mapping[str, Array], held: Mapping[str, Array]) -> dict[st
     if lost := sorted(k for k, a in found.items() if a is None):
         raise DecodeError(f"of the array {lost[0]!r} only a hash came, and this end does not hold it")
     return {k: a for k, a in found.items() if a is not None}
-
-
-def all_finite(values: Mapping[str, object]) -> bool:
-    """Return whether every number in a metric record is finite."""
-    return all(bool(np.all(np.isfinite(np.asarray(v, dtype=np.float64)))) for v in values.values())

@@ -21,7 +21,7 @@ from edgegossip.engine.server_frames import Channel
 from edgegossip.engine.server_records import Progress
 from edgegossip.flower import Coordinator, CoordinatorCheckpointer
 from edgegossip.flower._private.runtime import flower_average
-from edgegossip.flower.combine import StrategyAdapter, combiner, combiner_of_a_study, make_strategy
+from edgegossip.flower.combine import StrategyAdapter, combiner, make_strategy
 from edgegossip.frame import Aux, Kind
 from edgegossip.gossip.outer import make
 from edgegossip.layout import Layout, TensorSpec
@@ -63,11 +63,11 @@ def test_strategies_give_back_what_they_keep(name: str) -> None:
     assert other.snapshot().keys() == made.snapshot().keys()
 
 
-def test_heavy_ball_outside_is_flowers_fedavgm() -> None:
+def test_heavy_ball_outside_is_flowers_fedavgm(in_run: int) -> None:
     """One optimiser has two names; ours keeps no model a board."""
     channel, rng = Channel.of(LAYOUT, b"r" * 16, codecs.get("fp32")), np.random.default_rng(1)
     params = {"server_learning_rate": 0.6, "server_momentum": 0.8}
-    flowers = combiner_of_a_study(make_strategy("fedavgm", params), channel, uniform=True)
+    flowers = combiner(make_strategy("fedavgm", params), channel, uniform=True)
     ours = with_outer(Mean(channel, uniform=True), make("heavy-ball", lr=0.6, momentum=0.8), LAYOUT)
     x = y = rng.normal(size=LAYOUT.size).astype(np.float32)
     for round in range(6):

@@ -16,7 +16,7 @@ from edgegossip.flower import compressed, compression_mod
 from edgegossip.flower.combine import BoardGrid
 from edgegossip.flower.messages import FRAME, STYPE
 from edgegossip.flower.records import RecordLayout
-from edgegossip.types import PeerError, UsageError
+from edgegossip.types import PeerError
 
 BOARDS = 5
 CONFIG: dict[str, Any] = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
@@ -127,10 +127,10 @@ def test_a_bad_reply_is_refused_and_the_round_goes_on(in_run: int) -> None:
     good = replies[1].content["arrays"][FRAME].data
     _replace(replies[2], good[:-1] + bytes([good[-1] ^ 1]))
     replies[3].content = RecordDict({"arrays": _arrays(), "metrics": MetricRecord({"num-examples": 1})})
-    replies[4].content["metrics"]["loss"] = float("nan")
+    replies[4].content["metrics"]["num-examples"] = float("nan")
     arrays, _ = strategy.aggregate_train(1, [replies[k] for k in sorted(replies)])
     assert [who for who, _ in refused] == [2, 3, 4]
-    assert "CRC" in refused[0][1] and "no compressed frame" in refused[1][1] and "finite" in refused[2][1]
+    assert "CRC" in refused[0][1] and "no compressed frame" in refused[1][1] and "0 or more" in refused[2][1]
     assert arrays is not None
     np.testing.assert_allclose(arrays["bias"].numpy(), honest[1].content["arrays"]["bias"].numpy(), atol=1e-6)
 
@@ -139,19 +139,6 @@ def _replace(reply: Message, data: bytes) -> None:
     record = dict(reply.content["arrays"])
     record[FRAME] = Array(dtype="float32", shape=(1,), stype=STYPE, data=data)
     reply.content = RecordDict({**reply.content, "arrays": ArrayRecord(record)})
-
-
-def test_an_app_that_returns_other_arrays_is_told(in_run: int) -> None:
-    strategy = compressed(FedAvg(**CONFIG), codecs.get("fp32"))
-    (message,) = strategy.configure_train(1, _arrays(), ConfigRecord(), BoardGrid([3]))
-
-    def app(inner: Message, context: Context) -> Message:
-        del context
-        record = ArrayRecord({"other": Array(np.zeros(3, np.float32))})
-        return Message(RecordDict({"arrays": record, "metrics": MetricRecord({"num-examples": 1})}), reply_to=inner)
-
-    with pytest.raises(UsageError, match="names, shapes or dtypes"):
-        compression_mod(codecs.get("fp32"))(message, _context(), app)
 
 
 def test_messages_without_a_frame_pass_unchanged(in_run: int) -> None:

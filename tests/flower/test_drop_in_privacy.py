@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
-from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod, message_size_mod
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
@@ -324,3 +325,32 @@ def test_strategies_that_secure_aggregation_plays_are_refused() -> None:
 
     with pytest.raises(UsageError, match=r"flwr\.serverapp.* secure aggregation .* uncompressed"):
         compressed(Legacy(), codecs.get("co3"))  # type: ignore[arg-type]
+
+
+def test_noise_is_for_those_that_are_in_the_sum(in_run: int) -> None:
+    """A wrapper that hears of a failure makes no model, and so no noise for too many; it would not
+    hear of an answer that is missing."""
+    codec = codecs.get("fp32")
+    clients = Clients(Wrapped.server_fixed(FedAvg(**CONFIG), 1.0), codec, compression_mod(codec))
+    messages = list(clients.strategy.configure_train(1, _first(), ConfigRecord(), BoardGrid(range(1, BOARDS + 1))))
+    replies = [clients.answer(message) for message in messages]
+    replies[1].content["metrics"]["num-examples"] = -1
+    arrays, _ = clients.strategy.aggregate_train(1, replies)
+    assert arrays is None and len(clients.refused) == 1
+
+
+def test_a_codec_that_tells_the_loss_is_refused_where_clients_hide_it(in_run: int) -> None:
+    def played(mods: list[Mod], codec: Codec[Any]) -> str:
+        app = ClientApp(mods=[compression_mod(codec), *mods])
+        app.train()(_app)
+        (message,) = compressed(FedAvg(**CONFIG), codec).configure_train(1, _first(), ConfigRecord(), BoardGrid([1]))
+        try:
+            return "" if app(message, Contexts()[1]).has_content() else "failed"
+        except UsageError as error:
+            return str(error)
+
+    private = LocalDpMod(C, 0.1, 1.0, 1e-5)
+    told = played([private], codecs.get("elasticl"))
+    assert "elasticl tells the server the loss" in told and "4-bit-elastiquant" in told
+    assert played([message_size_mod, private], codecs.get("elasticl")) == told
+    assert played([message_size_mod], codecs.get("elasticl")) == played([private], codecs.get("co3")) == ""

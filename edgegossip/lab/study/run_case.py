@@ -220,11 +220,13 @@ def _combiner(recipe: Recipe, channel: Channel) -> Combiner:
     if server.strategy in ("fedavg", "scaffold"):
         mean = with_outer(Mean(channel, uniform=uniform), optimizer, channel.layout)
         return with_control(mean, server.strategy, channel, recipe.run.nodes, uniform=uniform)
-    from edgegossip.flower.combine import check_enough, combiner_of_a_study, make_strategy
+    from edgegossip.flower._private.runtime import serve_run
+    from edgegossip.flower.combine import check_enough, combiner, make_strategy
 
+    serve_run(task_id=1, run_id=1)  # without a run Flower makes no message
     strategy = make_strategy(server.strategy, server.strategy_params, optimizer)
     check_enough(strategy, server, recipe.run.nodes)
-    return with_outer(combiner_of_a_study(strategy, channel, uniform), optimizer, channel.layout)
+    return with_outer(combiner(strategy, channel, uniform), optimizer, channel.layout)
 
 
 def _specs(recipe: Recipe) -> list[NodeSpec]:

@@ -1,0 +1,42 @@
+"""Every strategy that Flower exports, stock and compressed, among clients that train nothing,
+report NaN and lists, fail and answer late: the same clients count, fp32 is equal to the bit, and
+coded models are sound. `scripts/flower_examples.py --in-process` does it with more codecs."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.serverapp import strategy as flower
+from flwr.serverapp.strategy import Strategy
+
+COLUMNS = ("fp32", "co3, 4 bits down")
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch, in_run: int) -> Any:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
+    import flower_in_process  # type: ignore[import-not-found]
+
+    return flower_in_process
+
+
+def test_no_strategy_is_left_out(script: Any) -> None:
+    exported = {name: getattr(flower, name) for name in flower.__all__}
+    concrete = {n for n, c in exported.items() if issubclass(c, Strategy) and not inspect.isabstract(c)}
+    assert concrete == set(script.STRATEGIES)
+
+
+@pytest.mark.parametrize("condition", [0, 1, 2])
+def test_the_mean_is_as_without_compression(condition: int, script: Any) -> None:
+    assert not script.row("FedAvg", script.CONDITIONS[condition], COLUMNS, rounds=2)["problems"]
+
+
+@pytest.mark.parametrize("name", [n for n in flower.__all__ if n not in ("FedAvg", "Result", "Strategy")])
+def test_every_strategy_is_as_without_compression(name: str, script: Any) -> None:
+    found = script.row(name, script.CONDITIONS[2], COLUMNS, rounds=2)
+    assert not found["problems"]
+    said = found["losses"].values()
+    assert set(said) == {"declined"} if name == "FedXgbBagging" else all(isinstance(loss, float) for loss in said)
