@@ -70,6 +70,11 @@ def make_folder(path: Path) -> None:
             sync_folder(above)
 
 
+def seen_from_here(path: Path) -> Path:
+    """Return the path from the working directory, where it lies below that: shorter to read."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
 def sync_folder(folder: Path) -> None:
     """Bring the names in a folder to the disk. Raises OSError."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -174,6 +174,14 @@ class Metrics:
         told = any(part.examples > 1 for part in parts)  # one stands for an unknown number
         return cls(mean(part.loss for part in parts), count if told else 1, scores)
 
+    @classmethod
+    def known(cls, figures: Mapping[str, float], examples: int) -> tuple[Metrics, list[str]]:
+        """Return the evaluation of these scores, "loss" among them where it is told, without those
+        that are no finite number, and the names of these: the AUC of one class is not known."""
+        scores = {name: value for name, value in figures.items() if math.isfinite(value)}
+        unknown = [name for name in figures if name not in scores]
+        return cls(scores.pop("loss", math.nan), examples, scores), unknown
+
     def records(self) -> dict[str, float]:
         """Return the evaluation as metrics of a record: eval/loss, eval/<name> for each score, and
         eval/examples. One example alone is what a script says that does not say."""

@@ -44,6 +44,7 @@ ALARMS = frozenset(
         "checkpoint-skipped",
         "records-lost",
         "strained",
+        "unchanged",
     }
 )
 _ROUTINE = frozenset({"stragglers", "late"})  # may come every round: said at most every ROUTINE_S

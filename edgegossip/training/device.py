@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from edgegossip.recipe import TrainingSection
 from edgegossip.training.optimizer import Optimizer
+from edgegossip.training.vector import dense_gradient
 from edgegossip.types import ConfigError, HostError, UsageError
 
 _CURE = 'set training.device = "auto" to use what is there, or see docs/training.md on GPUs'
@@ -223,15 +224,20 @@ class Precision:
         torch.autograd.backward(loss if self.scaler is None else self.scaler.scale(loss))
 
     def step(self, optimizer: Optimizer, clip: float, add: Callable[[], None] | None = None) -> None:
-        """Take one step, after `add` has added to the gradients, and with these no longer than
-        `clip` (0: as they are)."""
-        if (clip or add) and self.scaler is not None:
+        """Take one step: the loss's gradients are unscaled, then cut down to the length `clip` (0:
+        left as they are), then `add` adds to them, then the optimiser steps.
+
+        A correction is what boards' cut gradients are in the mean less what this one's are: cut
+        once more, the two would not cancel."""
+        if (clip or add is not None) and self.scaler is not None:
             self.scaler.unscale_(cast("torch.optim.Optimizer", optimizer))
+        if clip:
+            params = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+            for p in params:
+                dense_gradient(p)
+            torch.nn.utils.clip_grad_norm_(params, clip)
         if add is not None:
             add()
-        if clip:
-            params = [p for group in optimizer.param_groups for p in group["params"]]
-            torch.nn.utils.clip_grad_norm_(params, clip)
         if self.scaler is None:
             optimizer.step()
         else:

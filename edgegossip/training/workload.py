@@ -379,7 +379,7 @@ class TorchWorkload(Workload):
                 for name, value in shared.task.sums(*self._forward(*self._taken(*batch))).items():
                     found[name] = found.get(name, 0.0) + value.cpu().double().numpy()
         loss, scores = shared.task.scores(found)
-        return Metrics(loss, count, scores)
+        return Metrics.known({"loss": loss, **scores}, count)[0]
 
     def _evaluated_at_a_time(self) -> int:
         """Examples; those with an output at every place are large."""

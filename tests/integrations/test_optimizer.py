@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import edgegossip
 from edgegossip.types import UsageError
 from tests.integrations.conftest import Start, play
 
@@ -115,13 +116,9 @@ def test_the_state_and_groups_are_the_wrapped_optimisers_own() -> None:
 
     from edgegossip.integrations.optimizer import GossipOptimizer
 
-    class Run:
-        def start(self) -> bool:
-            return True
-
     model, other = torch.nn.Linear(2, 1), torch.nn.Linear(1, 1)
     inner = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
-    optimizer = GossipOptimizer(inner, Run())  # type: ignore[arg-type]
+    optimizer = GossipOptimizer(inner, edgegossip.join(model))
     optimizer.add_param_group({"params": list(other.parameters()), "lr": 0.1})
     assert optimizer.param_groups is inner.param_groups and len(inner.param_groups) == 2
     saved = optimizer.state_dict()

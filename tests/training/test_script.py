@@ -279,15 +279,15 @@ def test_arguments_know_the_board_and_the_run(start: Start) -> None:
 def test_rounds_of_the_script_that_are_not_the_runs_are_said(start: Start) -> None:
     said: list[str] = []
     text = REGRESSION.replace("scheduler]", "scheduler], rounds=20")
-    start(text, say=said.append)
+    start(text, event=lambda name, text, **_: said.append(text))
     assert said == [], "one board says it for all"
-    start(text, index=0, name="board-0", say=said.append)
+    start(text, index=0, name="board-0", event=lambda name, text, **_: said.append(text))
     assert said == [
         "train.py asked join for 20 rounds, and the run has run.rounds = 6: "
         "say --set run.rounds=20, or give it {rounds} as an argument"
     ]
-    start(REGRESSION.replace("scheduler]", "scheduler], rounds=6"), say=said.append)
-    start(REGRESSION, say=said.append)
+    start(REGRESSION.replace("scheduler]", "scheduler], rounds=6"), event=lambda name, text, **_: said.append(text))
+    start(REGRESSION, event=lambda name, text, **_: said.append(text))
     assert len(said) == 1
 
 
@@ -701,11 +701,11 @@ def test_batch_norms_that_are_averaged_are_named_once(start: Start) -> None:
                 run.exchange(loss=1.0)
     """
     said: list[str] = []
-    start(body.format(keep=""), index=0, say=said.append)
+    start(body.format(keep=""), index=0, event=lambda name, text, **_: said.append(text))
     (text,) = said
     assert text.startswith("batch norm's statistics are averaged") and text.endswith("join(keep=...): 1.*")
-    start(body.format(keep=""), index=1, say=said.append)
-    start(body.format(keep=", keep=['1.*']"), index=0, say=said.append)
+    start(body.format(keep=""), index=1, event=lambda name, text, **_: said.append(text))
+    start(body.format(keep=", keep=['1.*']"), index=0, event=lambda name, text, **_: said.append(text))
     assert len(said) == 1
 
 

@@ -14,6 +14,7 @@ import psutil
 
 from edgegossip import recipe as recipes
 from edgegossip import training
+from edgegossip.files import seen_from_here
 from edgegossip.fleet.launch.gossip import LocalRun, run_gossip
 from edgegossip.fleet.launch.identities import identities
 from edgegossip.fleet.launch.outputs import Outputs
@@ -76,7 +77,8 @@ def trained(
     folder.write_run(run_id, members)
     try:
         if not quiet:
-            click.echo(f"{recipe.run.name}: {len(members)} boards, {recipe.run.rounds} rounds, into {folder.path}")
+            into = seen_from_here(folder.path)
+            click.echo(f"{recipe.run.name}: {len(members)} boards, {recipe.run.rounds} rounds, into {into}")
             for notice in notices(recipe):
                 click.echo(f"!! {notice}", err=True)
             if said := remark(recipe):
@@ -115,7 +117,7 @@ def resumed(path: Path, *, quiet: bool, as_json: bool = False, outputs: Outputs 
     folder = RunFolder.reopen(path)
     try:
         if not quiet:
-            click.echo(f"{recipe.run.name}: {len(members)} boards go on with {folder.path}")
+            click.echo(f"{recipe.run.name}: {len(members)} boards go on with {seen_from_here(folder.path)}")
         for name in members:
             folder.event(name, "resumed", f"{name} goes on: the run is resumed")
         with shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json, resumable=True):
