@@ -293,7 +293,7 @@ class Evidence:
             text = f"what {script} trained at {names} is not the model that join was given: all steps were on other parameters"
         else:
             text = f"training changed nothing of the model that join was given at {names}, in any round"
-        cure = "give join what is trained, once all that copies a model is done (see docs/scripts.md on wrappers)"
+        cure = "unless they were not to train: give join what is trained, after all that copies a model"
         yield Finding("untrained", text, cure, len(elsewhere) == len(nodes))
 
     def _diverged(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
