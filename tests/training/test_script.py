@@ -12,7 +12,6 @@ import threading
 import weakref
 import zipfile
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
