@@ -223,12 +223,13 @@ class Precision:
         """Add the gradients of a scalar loss, scaled where the half type needs it."""
         torch.autograd.backward(loss if self.scaler is None else self.scaler.scale(loss))
 
-    def step(self, optimizer: Optimizer, clip: float, add: Callable[[], None] | None = None) -> None:
+    def step(self, optimizer: Optimizer, clip: float, add: Callable[[], None] | None = None) -> bool:
         """Take one step: the loss's gradients are unscaled, then cut down to the length `clip` (0:
         left as they are), then `add` adds to them, then the optimiser steps.
 
         A correction is what boards' cut gradients are in the mean less what this one's are: cut
-        once more, the two would not cancel."""
+        once more, the two would not cancel. Return False where there was something to add and the
+        step was left out, as its gradients overflowed."""
         if (clip or add is not None) and self.scaler is not None:
             self.scaler.unscale_(cast("torch.optim.Optimizer", optimizer))
         if clip:
@@ -240,9 +241,11 @@ class Precision:
             add()
         if self.scaler is None:
             optimizer.step()
-        else:
-            self.scaler.step(cast("torch.optim.Optimizer", optimizer))
-            self.scaler.update()
+            return True
+        before = self.scaler.get_scale() if add is not None else 0.0
+        self.scaler.step(cast("torch.optim.Optimizer", optimizer))
+        self.scaler.update()
+        return add is None or self.scaler.get_scale() >= before  # which an overflow makes smaller
 
     def snapshot(self) -> dict[str, NDArray[np.float64]]:
         """Return the state of the gradient scale, where there is one."""

@@ -20,6 +20,8 @@ from torch.utils.hooks import RemovableHandle
 from edgegossip.training.vector import ModelVector
 from edgegossip.types import Round, UsageError, Vec
 
+MANY_OVERFLOWS = 25  # a GradScaler that begins at 65,536 is below 1 after 17
+
 
 @dataclass(frozen=True, slots=True)
 class Remark:
@@ -44,6 +46,7 @@ class Steps:
         self._rates: list[float] = []  # of its steps in this round
         self._steps: Counter[Any] = Counter()  # of each optimiser in this round, whose rate is not 0
         self._rounds = self._unchanged = self._elsewhere = 0
+        self._overflows, self._told = 0, False  # rounds in a row whose gradients are not finite
         self._hook: RemovableHandle | None = None
 
     def watch(self, optimizers: Sequence[Any]) -> None:
@@ -67,6 +70,8 @@ class Steps:
         """Begin a round; `correction`, float32[n], is added to the gradients of each step of the
         main optimiser."""
         self._correction = correction
+        self._rates.clear()
+        self._steps.clear()  # those of an evaluation, which may adapt a copy
 
     def taken(self) -> tuple[int, float | None]:
         """Return how many steps the main optimiser took since the last call, and their mean rate,
@@ -93,23 +98,25 @@ class Steps:
     def end_round(self, round: Round, change: Vec) -> Remark | None:
         """End a round in which the trained values changed so. Return what is to be said, in the
         first one that did not reach the model."""
-        self._correction = None
-        steps, self._steps = self._steps, Counter()
+        self._correction, steps = None, self._steps
         moving, moved = [made for made in steps if steps[made]], bool(np.any(change))
-        if not moved and ((steps and not moving) or self._overflowed()):
+        if not moved and steps and not moving:
             return None
         elsewhere = bool(moving) and not any(self.has(_params(made)) for made in moving)
-        first = not (self._unchanged or self._elsewhere)
         self._rounds += 1
         self._unchanged += not moved
         self._elsewhere += elsewhere
-        if not first or (moved and not elsewhere):
+        self._overflows = self._overflows + 1 if not moved and self._overflowed() else 0
+        if self._told or (moved and not elsewhere) or 0 < self._overflows < MANY_OVERFLOWS:
             return None
+        self._told = True
         took = ", ".join(f"{type(made).__name__} took {steps[made]} step{'s'[: steps[made] - 1]}" for made in moving)
         text = f"in round {round} " + ("" if moved else "nothing of the model changed")
         if elsewhere:
             none = f"{took}, none of them on the {type(self._module).__name__} that join was given"
             text += f"{none if moved else f': {none}'}: is a copy of it trained, or another model?"
+        elif self._overflows:
+            text += f", nor in the {self._overflows - 1} before it: its gradients are not finite"
         elif moving:
             text += f", though {took} on it: its gradients are 0, or its steps too small for its numbers"
         else:

@@ -118,6 +118,22 @@ def test_so_does_a_script(start: Start, kind: str, layout: str, scale: str, clip
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_recipes_step_whose_gradients_overflow_is_none(kind: str) -> None:
+    model = model_of(sparse=False)
+    section = replace(TrainingSection(), lr=LR, momentum=0.0, weight_decay=0.0, optimizer_params=KINDS[kind])
+    made, vector = optimizers.make(section, model), ModelVector(model)
+    precision = Precision(torch.device("cpu"), None, torch.amp.GradScaler("cpu", init_scale=2.0**10))
+    add, taken = partial(vector.add_to_gradients, correction_of("corrected")), []
+    for factor in (1.0, float("inf"), 1.0):
+        made.zero_grad()
+        precision.backward(loss_of(model) * factor)
+        before = vector.read()
+        taken.append(precision.step(made, CLIP, add))
+        assert np.array_equal(vector.read(), before) != taken[-1]
+    assert taken == [True, False, True]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_step_whose_gradients_overflow_is_none(start: Start, kind: str) -> None:
     """Neither corrected nor counted, whether the scaler leaves it out or a fused optimiser."""
     text = LOOP.format(sparse=False, kind=kind, scaled=True, clip=0.0).replace(
@@ -251,7 +267,7 @@ def test_what_shares_its_parameters_is_the_joined_model(start: Start, before: st
     [
         ("lr=0.1", "lr=0.0"),
         ("for round in", "w = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: k / 9)\n    for round in"),
-        ("optimizer.step()", "model[0].weight.grad *= float('inf')"),  # as a GradScaler leaves it
+        ("optimizer.step()", "model[0].weight.grad *= float('inf') if round < 2 else 1; round < 2 or optimizer.step()"),
         (
             "optimizer.step()",
             "optimizer.step(); torch.optim.SGD([nn.Parameter(x)], 0.1).step()",  # a second model, of its own
@@ -276,6 +292,33 @@ def test_steps_too_small_for_the_models_numbers_are_told_once(start: Start) -> N
     text = joined("model = model.to(torch.bfloat16); x, y = x.bfloat16(), y.bfloat16()").replace("lr=0.1", "lr=1e-9")
     first, _ = remarks(start, text)
     assert "though SGD took 2 steps on it: its gradients are 0, or its steps too small" in first[0]
+
+
+def test_gradients_that_are_never_finite_are_told_in_the_end(start: Start) -> None:
+    text = joined().replace("optimizer.step()", "model[0].weight.grad *= float('nan')")
+    first, last = remarks(start, text, rounds=30)
+    assert first[0] == (
+        "board-1: in round 24 nothing of the model changed, nor in the 24 before it: its gradients are not finite"
+    )
+    assert last[1] == {"rounds": 30, "unchanged": 30, "elsewhere": 0}
+
+
+def test_an_evaluation_may_adapt_a_copy(start: Start) -> None:
+    adapts = """@run.evaluate
+    def test():
+        with torch.enable_grad():
+            own = copy.deepcopy(model)
+            own(x).sum().backward()
+            torch.optim.SGD(own.parameters(), 0.1).step()
+        return 1.0
+    """
+    text = joined().replace("for round in", adapts + "for round in").replace("range(2)", "range(0)")
+    said: list[str] = []
+    workload = start(text.replace("loss=loss.item()", "loss=0.0"), event=lambda name, text, **_: said.append(text))
+    x = workload.initial(1)
+    workload.evaluate(x)
+    workload.local_update(x, 0)
+    assert "no optimiser of torch took a step" in said[0]
 
 
 def test_a_round_that_trains_clears_the_verdict(start: Start) -> None:
