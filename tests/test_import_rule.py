@@ -44,7 +44,7 @@ MAY = {
     "telemetry": {"files", *PURE_MAY, "recipe"},
     "modelfile": {"files", "types", "choices", "telemetry"},
     "int8": {"files", "types", "memory", "native"},
-    "training": {*PURE_MAY, "memory", "modelfile", "recipe", "telemetry", "int8"},
+    "training": {"files", *PURE_MAY, "memory", "modelfile", "recipe", "telemetry", "int8"},
     "security": {"files", "types", "choices", "untrusted", "native"},
     "mesh": {*PURE_MAY, "memory", "recipe", "telemetry", "security"},
     "update": {"files", "types", "untrusted", "checkpoint", "mesh", "security"},
