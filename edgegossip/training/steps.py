@@ -151,4 +151,4 @@ def rate_of(optimizer: Any) -> float:
 
 
 def _params(optimizer: Any) -> Iterable[Tensor]:
-    return (p for group in optimizer.param_groups for p in group["params"])
+    return (p for group in optimizer.param_groups for p in group.get("params", ()))
