@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from edgegossip.recipe import TrainingSection
 from edgegossip.training.optimizer import Optimizer
-from edgegossip.training.vector import dense_gradient
 from edgegossip.types import ConfigError, HostError, UsageError
 
 _CURE = 'set training.device = "auto" to use what is there, or see docs/training.md on GPUs'
@@ -195,6 +194,17 @@ class RecordedGradient:
         return self._loss.clone()
 
 
+def _clip(params: list[Tensor], most: float) -> None:
+    """Cut gradients down to this length of all; torch's own knows no length of sparse ones, which
+    is that of their values."""
+    values = []
+    for p in params:
+        assert p.grad is not None
+        p.grad = p.grad.coalesce() if p.grad.is_sparse else p.grad
+        values.append(p.grad.values() if p.grad.is_sparse else p.grad)
+    torch.nn.utils.clip_grads_with_norm_(params, most, torch.nn.utils.get_total_norm(values))
+
+
 @dataclass(slots=True)
 class Precision:
     """Computes forward and backward in float32, or mixed with a half type (`torch.autocast`).
@@ -233,10 +243,7 @@ class Precision:
         if (clip or add is not None) and self.scaler is not None:
             self.scaler.unscale_(cast("torch.optim.Optimizer", optimizer))
         if clip:
-            params = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-            for p in params:
-                dense_gradient(p)
-            torch.nn.utils.clip_grad_norm_(params, clip)
+            _clip([p for group in optimizer.param_groups for p in group["params"] if p.grad is not None], clip)
         if add is not None:
             add()
         if self.scaler is None:

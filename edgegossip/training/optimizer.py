@@ -4,6 +4,7 @@ arrays."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -121,6 +122,7 @@ def make(section: TrainingSection, module: nn.Module) -> Optimizer:
         if not isinstance(made, torch.optim.Optimizer):
             kind = type(made).__name__
             raise UsageError(f"{section.optimizer} must return a torch.optim.Optimizer, not {kind}")
+        made.step = partial(call_custom, section.optimizer, made.step)  # type: ignore[method-assign]
         return cast("Optimizer", made)
     if section.optimizer == "sgd":
         momentum, nesterov = section.momentum, section.nesterov and section.momentum > 0
