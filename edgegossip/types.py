@@ -108,7 +108,7 @@ class LocalUpdate:
     lr: float  # learning rate in force in this round
     loss: float  # mean training loss over the examples seen
     examples: int  # examples seen in this round; 0: not known
-    steps: int  # optimiser steps taken
+    steps: int  # optimiser steps taken; 0 where gradients overflowed in all of them
     # Wall seconds by telemetry.records.STAGES, where measured.
     stages_s: Mapping[str, float] = field(default_factory=dict)
     holds: int = 0  # examples of this board's own data; 0: not known

@@ -489,8 +489,7 @@ class Run:
         self, loss: float, examples: int | None, steps: int, lr: float | None, metrics: Mapping[str, float]
     ) -> LocalUpdate:
         stepped, rate = self._steps.taken()  # as far as an optimiser in `state` tells
-        corrected = self._corrected and bool(stepped)
-        if lr is None or corrected:
+        if lr is None or (self._corrected and stepped):
             lr = next(map(rate_of, self._optimizers()), 1.0) if rate is None else rate
         if not math.isfinite(lr):
             raise UsageError(f"lr is {lr}: give exchange the learning rate of the round, or leave it out")
@@ -505,12 +504,15 @@ class Run:
         if not math.isfinite(loss):
             raise UsageError(f"the training loss became {loss} in round {self.round}; try a smaller learning rate")
         self._require_as_joined()
-        delta = self._vector.read()
+        delta, corrected = self._vector.read(), False
         if not np.isfinite(delta).all():
             raise UsageError(f"the model holds a value that is not finite after round {self.round}")
         if self._before is not None:  # else it trains alone, and nobody asks
             delta -= self._before
-            if remark := self._steps.end_round(self.round, delta[: self._vector.layout.trainable_size]):
+            change = delta[: self._vector.layout.trainable_size]
+            # In a round that a GradScaler left out as a whole there was no step to correct.
+            corrected = self._corrected and (stepped > 0 or not change.any())
+            if remark := self._steps.end_round(self.round, change):
                 self._remarks.put(remark)
         self._before, self._trained = None, True
         return LocalUpdate(

@@ -255,10 +255,10 @@ class TorchWorkload(Workload):
             lr=lr,
             loss=loss,
             examples=self._seen,
-            steps=max(1, self._steps - self._left_out),
+            steps=self._steps - self._left_out,
             stages_s={stage: ns / 1e9 for stage, ns in zip(STAGES, self._stages_ns, strict=True)},
             holds=self.loader.holds,
-            corrected=correction is not None and self._left_out < self._steps,
+            corrected=correction is not None,
         )
 
     def _counts_for(self) -> float:

@@ -140,8 +140,22 @@ def test_a_step_whose_gradients_overflow_is_none(start: Start, kind: str) -> Non
         "scaler.step(", "model[1].bias.grad *= 1.0 if _ else float('inf'); scaler.step("
     )
     workload, correction = start(text, mode="server", server={"strategy": "scaffold"}), correction_of("corrected")
-    update = workload.local_update(workload.initial(1), 0, correction)
-    assert update.steps == STEPS - 1
+    x = workload.initial(1)
+    update = workload.local_update(x, 0, correction)
+    assert (update.steps, update.corrected) == (STEPS - 1, True)
+
+
+def test_a_round_in_which_every_step_overflowed_is_one_without_steps(start: Start) -> None:
+    """It is not one that does not let its steps be corrected, which a coordinator refuses."""
+    text = LOOP.format(sparse=False, kind="plain", scaled=True, clip=0.0).replace(
+        "scaler.step(", "model[1].bias.grad *= float('inf'); scaler.step("
+    )
+    workload = start(text, mode="server", server={"strategy": "scaffold"})
+    update = workload.local_update(workload.initial(1), 0, correction_of("corrected"))
+    assert (update.steps, update.corrected) == (0, True) and not update.delta.any()
+    by_hand = text.replace("scaler.step(optimizer)", "model[1].bias.data += 1.0").replace("scaler.update()", "pass")
+    workload = start(by_hand, mode="server", server={"strategy": "scaffold"})
+    assert not workload.local_update(workload.initial(1), 0, correction_of("corrected")).corrected
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
