@@ -126,8 +126,8 @@ class Steps:
     def has(self, params: Iterable[Tensor]) -> bool:
         """Return whether some of these lie in the memory of the model's parameters, as those of a
         compiled model do, and views of one flat vector."""
-        own = {p.untyped_storage().data_ptr() for p in self._module.parameters() if p.numel()}
-        return any(p.numel() and p.untyped_storage().data_ptr() in own for p in params)
+        own = set(map(_place, self._module.parameters()))
+        return any(_place(p) in own for p in params)
 
     def require(self, params: Iterable[Tensor], whose: str) -> None:
         """Raise UsageError, which names `whose` these parameters are, unless some of them are the
@@ -142,6 +142,15 @@ class Steps:
         gradients = [p.grad for p in self._module.parameters() if p.grad is not None]
         values = (g.coalesce().values() if g.is_sparse else g for g in gradients)
         return not all(bool(torch.isfinite(value).all()) for value in values)
+
+
+def _place(tensor: Tensor) -> int:
+    """Where its memory is; of one that has none of its own, as subclasses that quantise, which it
+    is."""
+    try:
+        return tensor.untyped_storage().data_ptr() or id(tensor)
+    except (RuntimeError, NotImplementedError):
+        return id(tensor)
 
 
 def rate_of(optimizer: Any) -> float:
