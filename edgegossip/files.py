@@ -79,6 +79,23 @@ def make_folder(path: Path) -> None:
             sync_folder(above)
 
 
+def expanded(path: str | Path) -> Path:
+    """Return the path with its `~` or `~user` replaced by the home folder. Raises HostError where
+    there is none, as for a container's user that is a number alone."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise HostError(
+            f"{path}: this machine knows no such home folder: write the path without ~, such as data.dir=/srv/data, or set "
+            "HOME for this user"
+        ) from None
+
+
+def seen_from_here(path: Path) -> Path:
+    """Return the path from the working directory, where it lies below that: shorter to read."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
 def sync_folder(folder: Path) -> None:
     """Bring the names in a folder to the disk. Raises OSError."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -162,7 +162,11 @@ class TrainingSection:
         later=True,
     )
     clip: float = option(
-        0.0, "gradients longer than this (L2 norm of all) are cut down to it; 0: never", low=0.0, high=1e6, later=True
+        0.0,
+        "gradients of the loss longer than this (L2 norm of all) are cut down to it; 0: never",
+        low=0.0,
+        high=1e6,
+        later=True,
     )
     proximal: float = option(
         0.0,

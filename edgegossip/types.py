@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -112,7 +112,7 @@ class LocalUpdate:
     lr: float  # learning rate in force in this round
     loss: float  # mean training loss over the examples seen
     examples: int  # examples seen in this round; 0: not known
-    steps: int  # optimiser steps taken
+    steps: int  # optimiser steps taken; 0 where gradients overflowed in all of them
     # Wall seconds by telemetry.records.STAGES, where measured.
     stages_s: Mapping[str, float] = field(default_factory=dict)
     holds: int = 0  # examples of this board's own data; 0: not known
@@ -187,16 +187,26 @@ class Metrics:
 
     @classmethod
     def over(cls, parts: Sequence[Metrics]) -> Metrics:
-        """Return the evaluation over several test sets: means by their examples."""
-        count = sum(part.examples for part in parts)
+        """Return the evaluation over several test sets: means by their examples, of each figure
+        that most of them have over those that have it."""
 
-        def mean(values: Iterable[float]) -> float:
-            return math.fsum(v * part.examples for v, part in zip(values, parts, strict=True)) / count
+        def mean(name: str) -> float:
+            known = [(f[name], part.examples) for part, f in zip(parts, figures, strict=True) if name in f]
+            return math.fsum(value * n for value, n in known) / sum(n for _, n in known) if known else math.nan
 
-        common = [name for name in parts[0].scores if all(name in part.scores for part in parts)]
-        scores = {name: mean(part.scores[name] for part in parts) for name in common}
+        figures = [{**part.scores, **({} if math.isnan(part.loss) else {"loss": part.loss})} for part in parts]
+        named = [name for part in sorted(parts, key=lambda part: -len(part.scores)) for name in part.scores]
+        scores = {name: mean(name) for name in named if 2 * named.count(name) > len(parts)}
         told = any(part.examples > 1 for part in parts)  # one stands for an unknown number
-        return cls(mean(part.loss for part in parts), count if told else 1, scores)
+        return cls(mean("loss"), sum(part.examples for part in parts) if told else 1, scores)
+
+    @classmethod
+    def known(cls, figures: Mapping[str, float], examples: int) -> tuple[Metrics, list[str]]:
+        """Return the evaluation of these scores, "loss" among them where it is told, without those
+        that are no finite number, and the names of these: the AUC of one class is not known."""
+        scores = {name: value for name, value in figures.items() if math.isfinite(value)}
+        unknown = [name for name in figures if name not in scores]
+        return cls(scores.pop("loss", math.nan), examples, scores), unknown
 
     def records(self) -> dict[str, float]:
         """Return the evaluation as metrics of a record: eval/loss, eval/<name> for each score, and

@@ -54,3 +54,19 @@ def test_users_find_the_errors_at_the_top() -> None:
     public = {name for name in edgegossip.__all__ if name.endswith("Error")}
     assert public == {"ConfigError", "DataError", "EdgegossipError", "HostError", "UsageError", "PeerError", "RunError"}
     assert all(getattr(edgegossip, name) is getattr(types, name) for name in public)
+
+
+def test_a_mean_over_boards_is_of_those_that_have_the_figure() -> None:
+    parts = [
+        Metrics(math.nan, 10, {"accuracy": 1.0}),
+        Metrics(1.0, 30, {"auc": 0.5, "accuracy": 0.5}),
+        Metrics(2.0, 10, {"auc": 0.9, "accuracy": 0.5, "one-board's-own": 3.0}),
+    ]
+    found = Metrics.over(parts)
+    assert found == Metrics(1.25, 50, {"auc": 0.6, "accuracy": 0.6}) and found.headline == ("auc", 0.6)
+    assert math.isnan(Metrics.over(parts[:1]).loss)
+
+
+def test_figures_that_are_no_finite_number_are_not_known() -> None:
+    found, unknown = Metrics.known({"auc": math.nan, "loss": math.inf, "mae": 0.5}, 7)
+    assert (found.scores, found.examples, unknown) == ({"mae": 0.5}, 7, ["auc", "loss"]) and math.isnan(found.loss)

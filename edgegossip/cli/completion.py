@@ -10,6 +10,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from edgegossip.cli.options import command
+from edgegossip.files import expanded
 from edgegossip.options import option
 from edgegossip.types import ConfigError, HostError
 
@@ -55,7 +56,7 @@ def completion(options: Completion) -> None:
     if options.show:
         click.echo(script)
         return
-    path = Path.home() / _PLACES[shell]
+    path = expanded(f"~/{_PLACES[shell]}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(script + "\n", encoding="utf-8")

@@ -36,7 +36,8 @@ class GossipCallback(Callback):
         every: optimiser steps (Lightning's global steps) between two exchanges, which make a round.
         examples: how many examples this board trains on, see `Run.exchange`.
 
-    Raises UsageError when `every` is below 1, and in training when the Trainer would end first.
+    Raises UsageError when `every` is below 1, and in training when the Trainer would end first or
+    fits another module than the one that `join` was given.
 
     Example:
         run = edgegossip.join(module)
@@ -54,6 +55,7 @@ class GossipCallback(Callback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Wait for the run's first round, with the Trainer's optimisers in the checkpoint."""
+        self._run.require_own(pl_module.parameters(), f"{type(pl_module).__name__}, which the Trainer fits,")
         schedulers = (config.scheduler for config in trainer.lr_scheduler_configs)
         self._run.add_state(*trainer.optimizers, *schedulers)
         self._exchanged_at = trainer.global_step

@@ -29,7 +29,8 @@ class GossipOptimizer(torch.optim.Optimizer):
         every: steps between two exchanges, which make a round of the run.
         examples: how many examples this board trains on, see `Run.exchange`.
 
-    Waits until the run's first round begins. Raises UsageError when `every` is below 1.
+    Waits until the run's first round begins. Raises UsageError when `every` is below 1, or the
+    optimiser steps on nothing of the run's model.
 
     Example:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -42,11 +43,16 @@ class GossipOptimizer(torch.optim.Optimizer):
                 optimizer.step(loss=loss)
     """
 
+    # A GradScaler would hand scale and overflow to an optimiser that can unscale, as attributes:
+    # those of this wrapper, where the fused one inside finds nothing. So it does that itself.
+    _step_supports_amp_scaling = False
+
     def __init__(
         self, optimizer: torch.optim.Optimizer, run: Run, *, every: int = 10, examples: int | None = None
     ) -> None:
         if every < 1:
             raise UsageError(f"every is {every}: exchange every 1 step, or every so many more")
+        run.require_own((p for group in optimizer.param_groups for p in group["params"]), "GossipOptimizer's optimiser")
         # Not the base class's: parameter groups and state are the wrapped optimiser's own.
         self._optimizer, self._run, self._every, self._examples = optimizer, run, every, examples
         self._steps, self._total = 0, torch.zeros(())

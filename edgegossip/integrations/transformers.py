@@ -38,7 +38,8 @@ class GossipCallback(TrainerCallback):
             returns as `eval_NAME` become the scores NAME, in small letters; its timings are left
             out.
 
-    Raises UsageError when `every` is below 1, and in training when the Trainer would end first.
+    Raises UsageError when `every` is below 1, and in training when the Trainer would end first or
+    trains another model than the one that `join` was given, such as one of `model_init`.
 
     Example:
         run = edgegossip.join(model)
@@ -61,6 +62,8 @@ class GossipCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Wait for the run's first round, with optimiser and scheduler in the checkpoint."""
+        model = kwargs["model"]
+        self._run.require_own(model.parameters(), f"{type(model).__name__}, which the Trainer trains (model_init?),")
         self._examples = _length(kwargs["train_dataloader"])
         self._logged = state.global_step
         optimizer = getattr(kwargs["optimizer"], "optimizer", kwargs["optimizer"])  # not accelerate's wrapper of it

@@ -227,6 +227,9 @@ class GossipNode:
             self._sink.event(name, "finished", f"{name} finished; it has no test set")
             return
         score, value = metrics.headline or ("test loss", metrics.loss)
+        if math.isnan(value):
+            self._sink.event(name, "finished", f"{name} finished; its evaluation gave no number")
+            return
         known: dict[str, Value] = {} if math.isnan(metrics.loss) else {"loss": metrics.loss}
         if metrics.accuracy is not None:
             known["accuracy"] = metrics.accuracy

@@ -209,12 +209,17 @@ def _check_before_output(spec: NodeSpec, peers: Mapping[NodeId, str], options: N
 def parent_pipe(age_s: float) -> PipeSink:
     """Take standard output for the records; what a user's model prints goes to the log with
     standard error. `age_s`: how long this board's records have been going on."""
-    records = os.dup(sys.stdout.fileno())
-    # A process that a user's code forks may outlive the board; the parent would wait for its
-    # records.
-    os.register_at_fork(after_in_child=partial(os.close, records))
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return PipeSink(records, time.monotonic() - age_s)
+    return PipeSink(_taken(sys.stdout.fileno(), sys.stderr.fileno()), time.monotonic() - age_s)
+
+
+def _taken(standard: int, instead: int) -> int:
+    """Return a descriptor of a standard stream for this process alone, which a user's code finds
+    replaced by `instead`. A process that it starts may outlive the board; the parent would wait for
+    its records."""
+    own = os.dup(standard)  # not inherited by programs
+    os.register_at_fork(after_in_child=partial(os.close, own))
+    os.dup2(instead, standard)
+    return own
 
 
 def _gossip(
@@ -399,6 +404,8 @@ class Parent:
         self._news = threading.Condition()
         self._lines: list[bytes] = []  # that nobody has asked for yet
         self._on_news: OnNews | None = None
+        with open(os.devnull, "rb") as nothing:  # what asks a question there reads no news, and does not wait
+            self._input = _taken(0, nothing.fileno())
         threading.Thread(target=self._read, daemon=True, name="parent").start()
 
     def addresses(self) -> dict[NodeId, str]:
@@ -419,7 +426,7 @@ class Parent:
             self._lines.clear()
 
     def _read(self) -> None:
-        while (line := _read_line()) is not None:
+        while (line := _read_line(self._input)) is not None:
             with self._news:
                 if self._on_news is not None:
                     _notify(self._on_news, line)
@@ -437,11 +444,11 @@ def _notify(on_news: OnNews, line: bytes) -> None:
         on_news(json.loads(line))
 
 
-def _read_line() -> bytes | None:
-    """Read one line of standard input; None at its end. Not through sys.stdin: a thread that holds
-    its lock when the interpreter ends aborts the process."""
+def _read_line(fd: int) -> bytes | None:
+    """Read one line; None at its end. Not through a file: a thread that holds its lock when the
+    interpreter ends aborts the process."""
     line = bytearray()
-    while byte := os.read(0, 1):
+    while byte := os.read(fd, 1):
         if byte == b"\n":
             return bytes(line)
         line += byte

@@ -45,6 +45,7 @@ ALARMS = frozenset(
         "records-lost",
         "strained",
         "doubt",
+        "unchanged",
     }
 )
 # May come every round, or from every board: said at most every ROUTINE_S.

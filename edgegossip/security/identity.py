@@ -145,7 +145,7 @@ class Identity:
     def load(cls, folder: str | Path) -> Identity:
         """Load an identity folder. Raises DataError for a folder that is incomplete or damaged,
         UsageError for a key that others can read."""
-        folder = Path(folder)
+        folder = Path(folder).absolute()  # it is read again for newer lists, wherever a user's code has gone
         authority = _certificate(folder / CA)
         own = _certificate(folder / CERTIFICATE)
         if not own.is_signed_by(authority):

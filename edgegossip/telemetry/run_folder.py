@@ -117,7 +117,7 @@ class RunFolder(RecordSink):
     ) -> None:
         """Open an existing folder to go on with; `RunFolder.create` makes a new one."""
         super().__init__(start_s, clock)
-        self.path, self._warn = path, warn
+        self.path, self._warn = path.absolute(), warn  # a user's code may change the working directory
         self._lost, self._warned_s = 0, -math.inf  # records, and when that was said
         self._holdings: dict[NodeId, dict[str, int]] = {}  # board -> class -> examples, as it says
         self._lock = threading.Lock()

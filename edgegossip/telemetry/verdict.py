@@ -5,6 +5,9 @@ A finding is a *ruin* where the run failed its purpose, one good model that all 
 command then ends with EXIT_RUIN. It is a hint where a user should look. Whoever is warned of every
 second run reads no warning, so each rule waits for evidence, and short runs are hardly judged:
 
+- `untrained` (ruin): in every round all steps of a script's optimisers were on other parameters
+  than those of the model that it gave to `join`. A hint where some boards did so, or nothing of the
+  model changed.
 - `diverged` (ruin): the training loss is no number, or ends far above its start, or gave back more
   than half of what it had gained.
 - `chance` (ruin): after `ENOUGH_ROUNDS` rounds and one pass over its data, the fleet's accuracy is
@@ -160,6 +163,7 @@ class _Node:
     loss: float | None = None  # of the last evaluation
     r2: float | None = None
     tested: float = 0.0  # examples of it
+    untrained: Mapping[str, Any] | None = None  # how often steps did not reach the model: in every round
     away: float | None = None  # from the average, in lengths of it
     compared: int = 0  # rounds in which others' models were held against each other
     far: dict[NodeId, list[float]] = field(default_factory=dict)  # whose -> rounds far off, sum of log times
@@ -257,7 +261,7 @@ class Evidence:
     def findings(self, finished: Collection[NodeId]) -> list[Finding]:
         """Return what is not as it should be with the boards that finished, ruins first."""
         nodes = {name: node for name, node in self._nodes.items() if name in finished}
-        found = [*self._diverged(nodes)] or [*self._chance(nodes)]
+        found = [*self._untrained(nodes)] or [*self._diverged(nodes)] or [*self._chance(nodes)]
         if self._plan.alone:
             return found
         found += self._apart(nodes)
@@ -292,6 +296,8 @@ class Evidence:
                 away, length = event.fields.get("distance"), event.fields.get("length")
                 if isinstance(away, float | int) and isinstance(length, float | int) and length > 0:
                     self._nodes.setdefault(event.node, _Node()).away = away / length
+            case "unchanged" if "rounds" in event.fields:  # else the first round of that kind
+                self._nodes.setdefault(event.node, _Node()).untrained = event.fields
             case "averaged":
                 self._averages[event.node] = _figures(event)
             case "trained-alone":
@@ -308,6 +314,19 @@ class Evidence:
                 self._quarantined[peer] = event.text
 
     # -- rules ------------------------------------------------------------------------------------
+
+    def _untrained(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
+        told = {name: node.untrained for name, node in nodes.items() if node.untrained is not None}
+        if not told:
+            return
+        elsewhere = [name for name, of in told.items() if of.get("elsewhere") == of["rounds"]]
+        script, names = self._plan.script or "the script", _names(elsewhere or told)
+        if elsewhere:
+            text = f"what {script} trained at {names} is not the model that join was given: all steps were on other parameters"
+        else:
+            text = f"training changed nothing of the model that join was given at {names}, in any round"
+        cure = "unless they were not to train: give join what is trained, after all that copies a model"
+        yield Finding("untrained", text, cure, len(elsewhere) == len(nodes))
 
     def _diverged(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
         lr, where = self._plan.lr, f" in {self._plan.script}" if self._plan.script else ""

@@ -76,15 +76,14 @@ def build_workload(recipe: Recipe, node_index: int, name: str = "", sink: Sink |
     It loads that board's partition of the data, or with data.partition = local the board's own, by
     its `name`; then `sink` is told how many examples of each class these are, and in both cases
     what is doubtful in them. Or it runs the recipe's script up to its `join`; then `sink` is told
-    when it is slow.
+    what a user should know of it.
 
     Raises ConfigError for an unknown name or an index outside 0..nodes-1, DataError for missing or
     corrupt files, UsageError for a user's own function that fails."""
     if recipe.run.script:
         from edgegossip.training.script import ScriptWorkload
 
-        say = (lambda text: None) if sink is None else partial(sink.event, name, "slow")
-        return ScriptWorkload(recipe, node_index, name, say)
+        return ScriptWorkload(recipe, node_index, name, *([] if sink is None else [partial(sink.event, name)]))
     from edgegossip.training.workload import TorchWorkload
 
     workload = TorchWorkload.build(recipe, node_index, name)
@@ -195,15 +194,17 @@ class FirstModel:
     abandon: Callable[[], None] = lambda: None
 
 
-def first_model(recipe: Recipe, board: Board, say: Callable[[str], None] = lambda text: None) -> FirstModel:
+def first_model(
+    recipe: Recipe, board: Board, event: Callable[..., None] = lambda name, text, **fields: None
+) -> FirstModel:
     """Build the recipe's model for its coordinator. `board`: as for `layout_of`. A script is run up
-    to its `join`, which tells the model, with sentences about a slow one to `say`; with
+    to its `join`, which tells the model, with events of what a user should know of it; with
     evaluation.where = coordinator it evaluates, too. Raises as `build_workload` does."""
     here = recipe.evaluation.where == "coordinator"
     if recipe.run.script:
         from edgegossip.training.script import ScriptWorkload
 
-        script = ScriptWorkload(recipe, -1, "coordinator", say)
+        script = ScriptWorkload(recipe, -1, "coordinator", event)
         x, agreement = script.initial(recipe.run.seed), script.agreement()
         if here:
             script.require_function()

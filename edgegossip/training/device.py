@@ -194,6 +194,17 @@ class RecordedGradient:
         return self._loss.clone()
 
 
+def _clip(params: list[Tensor], most: float) -> None:
+    """Cut gradients down to this length of all; torch's own knows no length of sparse ones, which
+    is that of their values."""
+    values = []
+    for p in params:
+        assert p.grad is not None
+        p.grad = p.grad.coalesce() if p.grad.is_sparse else p.grad
+        values.append(p.grad.values() if p.grad.is_sparse else p.grad)
+    torch.nn.utils.clip_grads_with_norm_(params, most, torch.nn.utils.get_total_norm(values))
+
+
 @dataclass(slots=True)
 class Precision:
     """Computes forward and backward in float32, or mixed with a half type (`torch.autocast`).
@@ -222,21 +233,26 @@ class Precision:
         """Add the gradients of a scalar loss, scaled where the half type needs it."""
         torch.autograd.backward(loss if self.scaler is None else self.scaler.scale(loss))
 
-    def step(self, optimizer: Optimizer, clip: float, add: Callable[[], None] | None = None) -> None:
-        """Take one step, after `add` has added to the gradients, and with these no longer than
-        `clip` (0: as they are)."""
-        if (clip or add) and self.scaler is not None:
+    def step(self, optimizer: Optimizer, clip: float, add: Callable[[], None] | None = None) -> bool:
+        """Take one step: the loss's gradients are unscaled, then cut down to the length `clip` (0:
+        left as they are), then `add` adds to them, then the optimiser steps.
+
+        A correction is what boards' cut gradients are in the mean less what this one's are: cut
+        once more, the two would not cancel. Return False where there was something to add and the
+        step was left out, as its gradients overflowed."""
+        if (clip or add is not None) and self.scaler is not None:
             self.scaler.unscale_(cast("torch.optim.Optimizer", optimizer))
+        if clip:
+            _clip([p for group in optimizer.param_groups for p in group["params"] if p.grad is not None], clip)
         if add is not None:
             add()
-        if clip:
-            params = [p for group in optimizer.param_groups for p in group["params"]]
-            torch.nn.utils.clip_grad_norm_(params, clip)
         if self.scaler is None:
             optimizer.step()
-        else:
-            self.scaler.step(cast("torch.optim.Optimizer", optimizer))
-            self.scaler.update()
+            return True
+        before = self.scaler.get_scale() if add is not None else 0.0
+        self.scaler.step(cast("torch.optim.Optimizer", optimizer))
+        self.scaler.update()
+        return add is None or self.scaler.get_scale() >= before  # which an overflow makes smaller
 
     def snapshot(self) -> dict[str, NDArray[np.float64]]:
         """Return the state of the gradient scale, where there is one."""

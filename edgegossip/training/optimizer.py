@@ -4,6 +4,7 @@ arrays."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from typing_extensions import override
 from edgegossip.recipe import TrainingSection
 from edgegossip.training.names import call_custom, import_function, is_custom_function
 from edgegossip.training.serialization import find_unserializable, pack, unpack
-from edgegossip.training.vector import plain_array
+from edgegossip.training.vector import dense_gradient, plain_array
 from edgegossip.types import ConfigError, UsageError
 
 _KINDS = {
@@ -77,7 +78,8 @@ class Sgd(Optimizer):
             params = [p for p in group["params"] if p.grad is not None]
             if not params:
                 continue
-            grads = [p.grad for p in params]
+            adds = self.momentum or group["weight_decay"]  # something dense
+            grads = [dense_gradient(p) if adds else p.grad for p in params]
             if group["weight_decay"]:
                 torch._foreach_add_(grads, params, alpha=group["weight_decay"])
             if self.momentum:
@@ -120,6 +122,7 @@ def make(section: TrainingSection, module: nn.Module) -> Optimizer:
         if not isinstance(made, torch.optim.Optimizer):
             kind = type(made).__name__
             raise UsageError(f"{section.optimizer} must return a torch.optim.Optimizer, not {kind}")
+        made.step = partial(call_custom, section.optimizer, made.step)  # type: ignore[method-assign]
         return cast("Optimizer", made)
     if section.optimizer == "sgd":
         momentum, nesterov = section.momentum, section.nesterov and section.momentum > 0
@@ -133,9 +136,19 @@ def make(section: TrainingSection, module: nn.Module) -> Optimizer:
     if "betas" in params:
         params["betas"] = tuple(params["betas"])
     try:
-        return cast("Optimizer", _KINDS[section.optimizer](groups, lr=section.lr, **params))
+        made = _KINDS[section.optimizer](groups, lr=section.lr, **params)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"training.optimizer_params of {section.optimizer}: {error}") from None
+    made.register_step_pre_hook(_without_sparse)
+    return cast("Optimizer", made)
+
+
+def _without_sparse(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Make sparse gradients dense: of torch's optimisers, most refuse them."""
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if p.grad is not None:
+                dense_gradient(p)
 
 
 def _groups(section: TrainingSection, module: nn.Module) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from edgegossip.agreement import Agreement, Fact, sums
@@ -29,6 +29,7 @@ from edgegossip.gossip.topologies import NOBODY
 from edgegossip.recipe import Recipe
 from edgegossip.training.base import require_gradient_steps, require_plain_steps
 from edgegossip.training.serialization import find_unserializable, pack, rng_state, set_rng_state, unpack
+from edgegossip.training.steps import Remark, Steps, rate_of
 from edgegossip.training.vector import ModelVector
 from edgegossip.types import ConfigError, LocalUpdate, Metrics, NodeId, Round, UsageError, Vec, scores_problem
 
@@ -60,6 +61,10 @@ class Context:
     ends_at_join: bool = False
     requests: SimpleQueue[Request] = field(default_factory=SimpleQueue)
     joined: Future[Run] = field(default_factory=Future)  # set by `join`
+    path: Path = field(init=False)  # of the script, wherever it goes
+
+    def __post_init__(self) -> None:
+        self.path = Path(self.recipe.run.script).absolute()
 
     @property
     def wants_model_only(self) -> bool:
@@ -70,7 +75,7 @@ class Context:
     @property
     def script(self) -> str:
         """The script's file name, for messages."""
-        return Path(self.recipe.run.script).name
+        return self.path.name
 
     def explained(self, error: BaseException) -> UsageError:
         """Return a script's error in one sentence that names the line where it came up; its
@@ -78,8 +83,7 @@ class Context:
         if isinstance(error, UsageError):
             return error
         print_exception(error)
-        path = Path(self.recipe.run.script)
-        lines = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename) == path]
+        lines = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename) == self.path]
         where = f", line {lines[-1]}" if lines else ""
         kind = f"{self.script}{where}: {type(error).__name__}"
         hint = ""
@@ -207,8 +211,10 @@ class Run:
         self._evaluation: Callable[[], Mapping[str, float] | float] | None = None
         self._open: Future[LocalUpdate] | None = None  # the round that the user's loop is at
         self._before: Vec | None = None  # the values that it began with
-        self._correction: Vec | None = None  # of its gradients
-        self._rates: list[float] = []  # of the optimiser's steps in it
+        self._corrected = False  # in each of its steps
+        self._steps = Steps(vector)
+        self._left_out: set[str] = set()  # of evaluations
+        self._remarks: SimpleQueue[Remark] = SimpleQueue()  # for the board's program to say
         self._started = self._over = self._trained = self._evaluating = False
         self._proven = False  # what is kept can be read back
         # Whether the loop over `rounds` has still to exchange; None: there is no such loop.
@@ -273,10 +279,10 @@ class Run:
                 )
             frozen = [p for p in self._vector.module.parameters() if not p.requires_grad]
             self._frozen_at_start = {p.data_ptr(): _fingerprint(p) for p in frozen}
-            self._watch_steps()
             if self._context is None:
                 self._open = Future()
             else:
+                self._steps.watch(list(self._optimizers()))
                 self._serve()
         return not self._over
 
@@ -358,6 +364,12 @@ class Run:
             raise UsageError("run.add_state was called after the first round began: call it before rounds or start")
         self._state += state
 
+    def require_own(self, params: Iterable[Tensor], whose: str) -> None:
+        """Raise UsageError, which names `whose` these parameters are, where none is the joined
+        model's. For what trains a model in the script's place, such as a framework's Trainer; a
+        module around the joined one shares its parameters."""
+        self._steps.require(params, whose)
+
     # What follows is for `ScriptWorkload`, which has it carried out on the script's thread.
 
     def _agreement(self) -> Agreement:
@@ -370,7 +382,8 @@ class Run:
         # What training adds is the difference to what it began with. A bfloat16 model begins with x
         # rounded; the float32 model of the run keeps the digits that this one lacks.
         self._before = self._vector.write(x)
-        self._correction = correction
+        self._corrected = correction is not None
+        self._steps.begin_round(correction)
         self.round, self._open = round, opened
 
     def _evaluate_at(self, x: Vec | None) -> Metrics | None:
@@ -387,7 +400,11 @@ class Run:
         self._evaluating = True
         try:
             with torch.no_grad():
-                return _metrics(self._evaluation())
+                found, unknown = _metrics(self._evaluation())
+            for name in [name for name in unknown if name not in self._left_out]:
+                self._left_out.add(name)
+                self._remarks.put(Remark("left-out", f"the evaluation's {name} is no finite number: it is left out"))
+            return found
         finally:
             self._evaluating = False
             for module, training in modes:
@@ -445,6 +462,8 @@ class Run:
         if x is not None:
             self._vector.write(x)
         self._over = True
+        if remark := self._steps.end():
+            self._remarks.put(remark)
 
     def _require_readable(self, states: Sequence[Any], extra: Mapping[str, Any]) -> None:
         """Say at the first checkpoint, and not after a crash, what could not be restored from
@@ -475,10 +494,9 @@ class Run:
     def _update(
         self, loss: float, examples: int | None, steps: int, lr: float | None, metrics: Mapping[str, float]
     ) -> LocalUpdate:
-        stepped = len(self._rates)  # as far as an optimiser in `state` tells
-        if lr is None or (stepped and self._correction is not None):
-            lr = self._lr()
-        self._rates = []
+        stepped, rate = self._steps.taken()  # as far as an optimiser in `state` tells
+        if lr is None or (self._corrected and stepped):
+            lr = next(map(rate_of, self._optimizers()), 1.0) if rate is None else rate
         if not math.isfinite(lr):
             raise UsageError(f"lr is {lr}: give exchange the learning rate of the round, or leave it out")
         if not isinstance(steps, int | np.integer) or steps < 1:
@@ -492,13 +510,17 @@ class Run:
         if not math.isfinite(loss):
             raise UsageError(f"the training loss became {loss} in round {self.round}; try a smaller learning rate")
         self._require_as_joined()
-        delta = self._vector.read()
+        delta, corrected = self._vector.read(), False
         if not np.isfinite(delta).all():
             raise UsageError(f"the model holds a value that is not finite after round {self.round}")
         if self._before is not None:  # else it trains alone, and nobody asks
             delta -= self._before
+            change = delta[: self._vector.layout.trainable_size]
+            # In a round that a GradScaler left out as a whole there was no step to correct.
+            corrected = self._corrected and (stepped > 0 or not change.any())
+            if remark := self._steps.end_round(self.round, change):
+                self._remarks.put(remark)
         self._before, self._trained = None, True
-        corrected, self._correction = self._correction is not None and bool(stepped), None
         return LocalUpdate(
             delta=delta,
             consumable=True,
@@ -543,27 +565,6 @@ class Run:
     def _optimizers(self) -> Iterator[Any]:
         return (state for state in self._state if getattr(state, "param_groups", None))
 
-    def _watch_steps(self) -> None:
-        """Note the rate of each step: at the exchange a scheduler has set that of the next one; and
-        correct its gradients where they are to be."""
-
-        def stepping(made: Any, *_: Any) -> None:
-            self._rates.append(float(made.param_groups[0]["lr"]))
-            if self._correction is not None:
-                self._vector.add_to_gradients(self._correction)
-
-        first = next(self._optimizers(), None)
-        watched = getattr(first, "optimizer", first)  # accelerate's wrapper has no hooks of its own
-        if hook := getattr(watched, "register_step_pre_hook", None):
-            hook(stepping)
-
-    def _lr(self) -> float:
-        """The mean rate of the round's steps, whose sum over it is the sum of their gradients."""
-        if self._rates:
-            first = self._rates[0]  # exact where the rate did not change
-            return first + math.fsum(rate - first for rate in self._rates) / len(self._rates)
-        return next((float(made.param_groups[0]["lr"]) for made in self._optimizers()), 1.0)
-
     def _go_on_alone(self) -> None:
         """The next round of a script that takes part in no run: its model is its own."""
         done, every = self.round, max(1, self.total_rounds // 10)
@@ -587,9 +588,9 @@ def _patterns(given: Sequence[str] | str) -> Sequence[str]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-def _metrics(found: Mapping[str, float] | float) -> Metrics:
-    """What a user's evaluation returned. Raises UsageError when that is no number, or no mapping of
-    them."""
+def _metrics(found: Mapping[str, float] | float) -> tuple[Metrics, list[str]]:
+    """What a user's evaluation returned, and the names of what is left out of it
+    (`Metrics.known`). Raises UsageError when that is no number, or no mapping of them."""
     try:
         scores = (
             {"accuracy": float(found)}
@@ -600,12 +601,13 @@ def _metrics(found: Mapping[str, float] | float) -> Metrics:
         raise UsageError(f"the evaluation returned {found!r}: return a number, or numbers by name") from None
     if not scores:
         raise UsageError("the evaluation returned nothing: return a number, or numbers by name")
-    loss, examples = scores.pop("loss", math.nan), scores.pop("examples", 1.0)
-    if problem := scores_problem(scores):
-        raise UsageError(f"the evaluation cannot be used: {problem}")
+    examples = scores.pop("examples", 1.0)
     if not math.isfinite(examples):
         raise UsageError(f"the evaluation cannot be used: it was over {examples} examples")
-    return Metrics(loss, max(1, int(examples)), scores)
+    metrics, unknown = Metrics.known(scores, max(1, int(examples)))
+    if problem := scores_problem(metrics.scores):
+        raise UsageError(f"the evaluation cannot be used: {problem}")
+    return metrics, unknown
 
 
 def _fingerprint(tensor: torch.Tensor) -> tuple[int, int]:

@@ -15,14 +15,16 @@ keep the state) is a request, and the script carries requests out whenever it is
 
 from __future__ import annotations
 
+import asyncio
+import os
 import random
 import runpy
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,11 +58,12 @@ class ScriptWorkload(Workload):
     _ends_at_join = False
 
     def __init__(
-        self, recipe: Recipe, index: int, name: NodeId, say: Callable[[str], None] = lambda text: None
+        self, recipe: Recipe, index: int, name: NodeId, event: Callable[..., None] = lambda name, text, **fields: None
     ) -> None:
-        """Run the script up to its `join`; `say` gets a sentence when it takes unusually long.
-        Raises UsageError when it fails before that."""
-        self._recipe, self._say, self._longest_s = recipe, say, 0.0
+        """Run the script up to its `join`; `event` gets a name, a sentence and more figures of what
+        a user should know, such as that it takes unusually long. Raises UsageError when it fails
+        before that."""
+        self._recipe, self._event, self._longest_s = recipe, event, 0.0
         self._context = Context(recipe, name, index)
         self._context.ends_at_join = self._ends_at_join
         self._failure: UsageError | None = None
@@ -74,13 +77,13 @@ class ScriptWorkload(Workload):
             self._ended = True
         asked, rounds = self._run._asked_rounds, recipe.run.rounds
         if asked not in (None, rounds) and self._context.index == 0:
-            say(
+            self._say(
                 f"{self._context.script} asked join for {asked} rounds, and the run has run.rounds = {rounds}: "
                 f"say --set run.rounds={asked}, or give it {{rounds}} as an argument"
             )
         if self._context.index == 0 and (norms := self._run._averaged_batch_norms()):
             named = ", ".join(f"{name}.*" for name in norms[:_MOST_NAMED]) + (", ..." if norms[_MOST_NAMED:] else "")
-            say(
+            self._say(
                 f"batch norm's statistics are averaged over the boards; where boards' data differ, in scale or in classes, "
                 f"let each keep its own by join(keep=...): {named}"
             )
@@ -105,11 +108,14 @@ class ScriptWorkload(Workload):
         self._context.requests.put((lambda: self._run._begin(x, round, opened, correction), opened.set_exception))
         update = self._wait(opened, f"has been at round {round}")
         self._longest_s = max(self._longest_s, time.monotonic() - began_s)
+        self._say_remarks()
         return update
 
     @override
     def evaluate(self, x: Vec, examples: int | None = None) -> Metrics | None:
-        return self._ask(lambda: self._run._evaluate_at(x))
+        found = self._ask(lambda: self._run._evaluate_at(x))
+        self._say_remarks()
+        return found
 
     def require_function(self) -> None:
         """Raise UsageError where the script has given run.evaluate nothing by its first round; it
@@ -144,6 +150,7 @@ class ScriptWorkload(Workload):
     def over(self, x: Vec | None) -> None:
         # It may have a file to write.
         self._ask(lambda: self._run._finish(x))
+        self._say_remarks()
         while self._thread.is_alive():
             self._thread.join(_SLOW_S)
             if self._thread.is_alive():
@@ -157,6 +164,14 @@ class ScriptWorkload(Workload):
         # As sys.exit would, at the exchange that the script waits in; nothing once it has ended.
         self._context.requests.put((_leave, Future().set_exception))
         self._thread.join(_LEAVE_S)
+
+    def _say(self, text: str) -> None:
+        self._event("slow", text)
+
+    def _say_remarks(self) -> None:
+        while not self._run._remarks.empty():
+            remark = self._run._remarks.get()
+            self._event(remark.event, f"{self._context.name}: {remark.text}", **remark.fields)
 
     def _ask(self, work: Callable[[], T]) -> T:
         if self._ended:
@@ -187,8 +202,7 @@ class ScriptWorkload(Workload):
 
     def _run_script(self) -> None:
         """What the script's thread does."""
-        section, arguments = self._recipe.run, sys.argv
-        path = Path(section.script)
+        section, path = self._recipe.run, self._context.path
         torch.set_num_threads(section.threads)
         torch.manual_seed(section.seed)
         np.random.seed(section.seed % 2**32)  # noqa: NPY002
@@ -199,11 +213,9 @@ class ScriptWorkload(Workload):
             "{boards}": str(section.nodes),
             "{rounds}": str(section.rounds),
         }
-        sys.argv = [str(path), *(_substituted(argument, place) for argument in section.script_args)]
-        if str(path.parent) not in sys.path:
-            sys.path.insert(0, str(path.parent))
+        arguments = [_substituted(argument, place) for argument in section.script_args]
         try:
-            with running(self._context):
+            with running(self._context), _surroundings(path, arguments):
                 runpy.run_path(str(path), run_name="__main__")
         except SystemExit as error:
             if error.code not in (None, 0):
@@ -211,8 +223,25 @@ class ScriptWorkload(Workload):
                 self._failure = UsageError(f"{self._context.script} ended itself: {why}")
         except BaseException as error:  # a user's code raises what it likes
             self._failure = self._context.explained(error)
+
+
+@contextmanager
+def _surroundings(path: Path, arguments: Sequence[str]) -> Iterator[None]:
+    """Let a script find what it finds where Python runs it: its arguments, its folder to import
+    from, an event loop; but an empty standard input, as nobody is there to answer. What it made of
+    them, of the working directory and of where it prints, is as before afterwards."""
+    before, folder = (sys.argv, sys.stdin, sys.stdout, sys.stderr), os.getcwd()
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    with open(os.devnull) as nothing, closing(asyncio.new_event_loop()) as loop:
+        sys.argv, sys.stdin = [str(path), *arguments], nothing
+        asyncio.set_event_loop(loop)  # which Python makes by itself on a main thread alone
+        try:
+            yield
         finally:
-            sys.argv = arguments
+            sys.argv, sys.stdin, sys.stdout, sys.stderr = before
+            with suppress(OSError):
+                os.chdir(folder)
 
 
 class JoinedScript(ScriptWorkload):

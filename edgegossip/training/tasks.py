@@ -401,7 +401,8 @@ class _CustomTask(Task):
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         loss, given = self._call(outputs, targets)
         scores = {k: v.item() if isinstance(v, Tensor) and v.numel() == 1 else v for k, v in given.items()}
-        if problem := scores_problem(scores):
+        known = {k: v for k, v in scores.items() if not isinstance(v, float) or math.isfinite(v)}
+        if problem := scores_problem(known):
             raise UsageError(f"{self.name}: {problem}")
         n = len(targets)
         found = {f"score/{name}": torch.tensor(n * float(value)) for name, value in scores.items()}

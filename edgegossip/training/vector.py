@@ -108,9 +108,12 @@ class ModelVector:
         exact = not self._variances and all(t.dtype == torch.float32 for t in tensors)
         return x if exact else self.read()
 
-    def add_to_gradients(self, correction: Vec | None, proximal: float = 0.0, x: Vec | None = None) -> None:
+    def add_to_gradients(
+        self, correction: Vec | None, proximal: float = 0.0, x: Vec | None = None, scale: Tensor | None = None
+    ) -> None:
         """Add `correction`, float32[n], and `proximal` times the way from x to the values, to the
-        gradients of the parameters that travel and have one."""
+        gradients of the parameters that travel and have one. `scale`: these gradients are so many
+        times as large (`GradScaler`), and so is what is added."""
         self._tensors()  # as they were at the join, or it raises
         added, starts = self._given(correction), self._given(x if proximal else None)
         with torch.no_grad():
@@ -118,11 +121,13 @@ class ModelVector:
                 p = self.module.get_submodule(path)._parameters.get(key)
                 if p is None or p.grad is None:
                     continue
-                grad = torch.view_as_real(p.grad) if p.is_complex() else p.grad
+                grad = dense_gradient(p)
+                grad = torch.view_as_real(grad) if p.is_complex() else grad
+                factor = 1.0 if scale is None else scale.to(grad)
                 if extra is not None:
-                    grad += extra.to(grad)
+                    grad += factor * extra.to(grad)
                 if start is not None:
-                    grad += proximal * ((torch.view_as_real(p) if p.is_complex() else p) - start.to(grad))
+                    grad += factor * proximal * ((torch.view_as_real(p) if p.is_complex() else p) - start.to(grad))
 
     def _given(self, vec: Vec | None) -> Sequence[Tensor | None]:
         if vec is None:
@@ -223,7 +228,7 @@ class ModelVector:
         copies faster from pinned memory."""
         if self._pinned is None:
             pin = device.type == "cuda"
-            self._pinned = torch.empty(self.layout.size, dtype=torch.float32, pin_memory=pin)
+            self._pinned = torch.empty(self.layout.size, dtype=torch.float32, device="cpu", pin_memory=pin)
         return self._pinned
 
 
@@ -320,6 +325,15 @@ def plain_array(tensor: Tensor) -> NDArray[Any]:
     if tensor.is_floating_point() and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
         return tensor.float().numpy()
     return tensor.resolve_conj().resolve_neg().numpy()
+
+
+def dense_gradient(p: Tensor) -> Tensor:
+    """Return the gradient of p, which is dense from now on: nothing dense can be added to a sparse
+    one (of `nn.Embedding(sparse=True)`), and it has no norm."""
+    assert p.grad is not None
+    if p.grad.layout != torch.strided:
+        p.grad = p.grad.to_dense()
+    return p.grad
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:

@@ -149,7 +149,7 @@ class TorchWorkload(Workload):
         self._normalise = Normalize.of(data.about)  # with data of its own, perhaps by a board's own statistics
         self._stages_ns = [0] * len(STAGES)
         self._steps, self._in_parts = settings.local_steps, settings.memory == "low"  # see `take_share`
-        self._seen = 0  # examples in this round
+        self._seen = self._left_out = 0  # examples, and steps whose gradients overflowed, in this round
         self._records = settings.cuda_graph and shared.device.type == "cuda"
         self._add: Callable[[], None] | None = None  # what is added to each step's gradient in it
 
@@ -234,7 +234,7 @@ class TorchWorkload(Workload):
         if not module.training:  # asking every layer costs as much as a small one
             module.train()
         seed = int(words(recipe.run.seed, Purpose.TORCH, 1, self._node, round)[0] >> np.uint64(1))
-        self._seen, proximal = 0, recipe.training.proximal
+        self._seen, self._left_out, proximal = 0, 0, recipe.training.proximal
         adds = proximal or correction is not None
         self._add = partial(vector.add_to_gradients, correction, proximal, x) if adds else None
         with (
@@ -256,7 +256,7 @@ class TorchWorkload(Workload):
             lr=lr,
             loss=loss,
             examples=self._seen,
-            steps=self._steps,
+            steps=self._steps - self._left_out,
             stages_s={stage: ns / 1e9 for stage, ns in zip(STAGES, self._stages_ns, strict=True)},
             holds=self.loader.holds,
             corrected=correction is not None,
@@ -300,7 +300,7 @@ class TorchWorkload(Workload):
             if low:
                 memory.trim_heap()
         began_ns = perf_counter_ns()
-        self._precision.step(self._optimizer, self._recipe.training.clip, self._add)
+        self._left_out += not self._precision.step(self._optimizer, self._recipe.training.clip, self._add)
         self._stages_ns[_OPTIMISER] += perf_counter_ns() - began_ns
         return values[0] if len(values) == 1 else torch.stack(values).sum()
 
@@ -380,7 +380,7 @@ class TorchWorkload(Workload):
                 for name, value in shared.task.sums(*self._forward(*self._taken(*batch))).items():
                     found[name] = found.get(name, 0.0) + value.cpu().double().numpy()
         loss, scores = shared.task.scores(found)
-        return Metrics(loss, count, scores)
+        return Metrics.known({"loss": loss, **scores}, count)[0]
 
     def _evaluated_at_a_time(self) -> int:
         """Examples; those with an output at every place are large."""

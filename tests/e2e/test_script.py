@@ -20,10 +20,12 @@ from edgegossip.telemetry.summary import summarise
 from tests.e2e.command import Running, edgegossip, run_json, unwrapped
 from tests.e2e.test_restart import free_ports, steps
 
-# Each board draws data of its own, from one law: y = x W. No two boards see the same example.
+# Each board draws data of its own, from one law: y = x W. No two boards see the same example. As
+# under hydra it goes to another folder, here one where nothing can be written.
 SCRIPT = """
     import argparse
     import atexit
+    import os
     from pathlib import Path
 
     import torch
@@ -34,6 +36,7 @@ SCRIPT = """
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=0)
     own = parser.parse_args()
+    os.chdir("/proc")
 
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
     draw = torch.Generator().manual_seed(own.seed)
@@ -93,10 +96,12 @@ def test_a_script_trains_on_boards_of_this_machine(
     """And what it forks ends with its board: nobody waits for it, and it does not stay."""
     fork = "import os, time\n        if round == 2 and os.fork() == 0:\n            time.sleep(600)\n        "
     script.write_text(script.read_text().replace("for _ in range(5):", fork + "for _ in range(5):"))
-    monkeypatch.chdir(tmp_path)  # the script saves the model where it is
+    monkeypatch.chdir(tmp_path)
     sets = [part for key in (f"run.mode={mode}", "run.rounds=20", *more) for part in ("--set", key)]
     runs = tmp_path / "runs"
-    summary = run_json("run", str(script), "--nodes", "3", *sets, "--no-plots", "--", "--seed", "{index}", runs=runs)
+    summary = run_json(
+        "run", str(script), "--nodes", "3", *sets, "--no-plots", "--", "--seed", "{index}", runs=Path("runs")
+    )
     assert (summary["failed_nodes"], summary["rounds"], summary["nodes"]) == ([], 20, 3)
     data = read_run(next(runs.iterdir()))
     losses = metrics(data, "board-0", "train/loss")
@@ -137,7 +142,7 @@ def board(script: Path, name: str, folder: Path, *more: str) -> Any:
     folder.mkdir()
     own = folder / script.name
     own.write_text(script.read_text())
-    return edgegossip("node", script.name, "--name", name, *more, "--", "--seed", "3", runs=folder / "runs", cwd=folder)
+    return edgegossip("node", script.name, "--name", name, *more, "--", "--seed", "3", runs=Path("runs"), cwd=folder)
 
 
 def finished(boards: list[Running]) -> list[tuple[int, str, str]]:
@@ -176,7 +181,7 @@ def test_boards_train_through_a_coordinator(script: Path, tmp_path: Path) -> Non
     with ExitStack() as stack:
         where = ("--for", str(script), "--boards", "pi-1,pi-2", "--port", str(port))
         sets = ("--set", "run.nodes=2", "--set", "run.rounds=5", "--set", "evaluation.where=coordinator", "--no-plots")
-        running = [stack.enter_context(edgegossip("coordinator", *where, *sets, runs=tmp_path / "runs", cwd=tmp_path))]
+        running = [stack.enter_context(edgegossip("coordinator", *where, *sets, runs=Path("runs"), cwd=tmp_path))]
         for name in ("pi-1", "pi-2"):
             own = board(script, name, tmp_path / name, "--coordinator", f"127.0.0.1:{port}")
             running.append(stack.enter_context(own))

@@ -122,6 +122,11 @@ def test_a_run_that_is_over_trains_no_further(start: Start, tmp_path) -> None:
     [
         ("total_rounds * 3", "total_rounds * 2", "would end after 8 steps, before the run: set max_steps=12"),
         ("every=3", "every=0", "every is 0"),
+        (
+            "trainer.fit(module",
+            "trainer.fit(Line()",
+            "Line, which the Trainer fits, shares no parameter with the Line that",
+        ),
         ("return ((self.layer(x) - y) ** 2).mean()", "return None", "training_step returned no loss"),
     ],
 )

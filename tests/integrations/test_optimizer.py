@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import numpy as np
 import pytest
 
+import edgegossip
 from edgegossip.types import UsageError
 from tests.integrations.conftest import Start, play
 
@@ -115,16 +118,56 @@ def test_the_state_and_groups_are_the_wrapped_optimisers_own() -> None:
 
     from edgegossip.integrations.optimizer import GossipOptimizer
 
-    class Run:
-        def start(self) -> bool:
-            return True
-
     model, other = torch.nn.Linear(2, 1), torch.nn.Linear(1, 1)
     inner = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
-    optimizer = GossipOptimizer(inner, Run())  # type: ignore[arg-type]
+    optimizer = GossipOptimizer(inner, edgegossip.join(model))
     optimizer.add_param_group({"params": list(other.parameters()), "lr": 0.1})
     assert optimizer.param_groups is inner.param_groups and len(inner.param_groups) == 2
     saved = optimizer.state_dict()
     inner.param_groups[0]["lr"] = 7.0
     optimizer.load_state_dict(saved)
     assert optimizer.param_groups[0]["lr"] == 0.5 and isinstance(optimizer, torch.optim.Optimizer)
+
+
+SCALED = """
+    scaler.scale(loss).backward()
+    if step == 2:
+        model.bias.grad += float("inf")  # as float16 would
+    step += 1
+    if clip:
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    """
+
+
+@pytest.mark.parametrize("clip", [False, True])
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+def test_a_scaler_around_it_does_what_it_does_around_a_plain_optimiser(kind: str, clip: bool, start: Start) -> None:
+    """Where the one inside is fused, too, which unscales and leaves steps out by itself."""
+    import torch
+
+    text = SCRIPT.replace("torch.randint(64, (16,))", "slice(None)").replace("optim.Adam", f"optim.{kind}")
+    text = text.replace("lr=0.1)", "lr=0.1, fused=True)").replace("scheduler.step()", "pass")
+    lines = textwrap.indent(textwrap.dedent(SCALED).strip(), " " * 12).lstrip()
+    text = text.replace("loss.backward()", lines).replace("optimizer.step(", "scaler.step(optimizer, ")
+    text = text.replace("pass\n", "scaler.update()\n").replace(
+        "    steps = 0\n", f"    steps, step, clip, scaler = 0, 0, {clip}, torch.amp.GradScaler('cpu')\n"
+    )
+    workload = start(text, rounds=1)
+    x0 = workload.initial(1)
+    update = workload.local_update(x0, 0)
+
+    torch.manual_seed(1)
+    x = torch.randn(64, 3)
+    y = x @ torch.tensor([[1.0], [-2.0], [3.0]])
+    model = torch.nn.Linear(3, 1)
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1)
+    for _ in range(5):  # a step that overflows is none
+        loss = ((model(x) - y) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    plain = np.concatenate([p.detach().numpy().ravel() for p in model.parameters()])
+    assert np.allclose(x0 + update.delta, plain, atol=1e-5) and update.steps == 5

@@ -102,6 +102,11 @@ def test_a_run_that_is_over_trains_no_further(start: Start, tmp_path) -> None:
     [
         ("total_rounds * 3", "total_rounds * 2", "would end after 8 steps, before the run: set max_steps=12"),
         ("every=3", "every=0", "every is 0"),
+        (
+            "trainer = Trainer(model, ",
+            "trainer = Trainer(model_init=lambda: BertForSequenceClassification(config), args=",
+            r"BertForSequenceClassification, which the Trainer trains \(model_init\?\), shares no parameter with the Bert",
+        ),
     ],
 )
 def test_a_wrong_use_is_named(start: Start, tmp_path, old: str, new: str, sentence: str) -> None:

@@ -60,6 +60,34 @@ def test_a_board_that_is_still_loading_ends_with_its_parent() -> None:
     assert process.wait(20) == EXIT_INTERRUPTED
 
 
+ASKS = """
+import subprocess, sys, threading
+from edgegossip.node.main import Parent
+parent = Parent()
+for ask in (input, lambda: input() or sys.stdin.read(1)):
+    try:
+        ask()
+    except EOFError:
+        print("nobody answers", flush=True)
+read = "import sys; print(repr(sys.stdin.read()), flush=True)"
+subprocess.run([sys.executable, "-c", read])
+print(parent.addresses(), flush=True)
+threading.Event().wait(60)
+"""
+
+
+def test_who_asks_on_standard_input_neither_waits_nor_takes_news_away() -> None:
+    """Nor does a program that the board starts."""
+    process = start(ASKS)
+    assert process.stdin is not None and process.stdout is not None
+    assert [process.stdout.readline() for _ in range(3)] == ["nobody answers\n", "nobody answers\n", "''\n"]
+    process.stdin.write(json.dumps({"b": "127.0.0.1:1"}) + "\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "{'b': '127.0.0.1:1'}\n"
+    process.stdin.close()
+    assert process.wait(20) == EXIT_INTERRUPTED
+
+
 def test_a_transport_that_does_not_answer_does_not_end_the_watch() -> None:
     late = "def late(lost): print(lost['lost'], flush=True); raise TimeoutError"
     process = start(

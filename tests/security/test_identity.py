@@ -87,3 +87,12 @@ def test_a_time_beyond_all_calendars_is_the_last_one() -> None:
 def test_a_listener_that_says_neither_yes_nor_no() -> None:
     with pytest.raises(DecodeError, match="that is none"):
         handshake.parse_answer(b"\x02" + bytes(16))
+
+
+def test_newer_lists_are_found_from_any_working_directory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script may change it while its coordinator looks whether a board was revoked."""
+    monkeypatch.chdir(folder.parent)
+    identity = Identity.load(folder.name)
+    monkeypatch.chdir("/")
+    assert identity.folder == folder and (identity.folder / "crl.pem").is_file()
+    tls.server_context(identity)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from edgegossip import native
-from edgegossip.files import write_atomic
+from edgegossip.files import expanded, seen_from_here, write_atomic
 from edgegossip.telemetry.machine import PACKAGES, board_name, cpu_name, environment, package_version, source_state
 from edgegossip.telemetry.records import MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, is_written, read_run
@@ -312,3 +312,34 @@ def test_board_and_cpu_names(tmp_path):
     assert board_name(tmp_path / "absent") is None
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: AMD EPYC\n")
     assert cpu_name(tmp_path / "cpuinfo") == "AMD EPYC"
+
+
+def test_a_folder_stays_where_it_is_when_the_working_directory_changes(tmp_path, monkeypatch):
+    """A user's script, or hydra, may change it: checkpoints and summary belong to the run."""
+    monkeypatch.chdir(tmp_path)
+    with closing(_create(Path("runs"))) as folder:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        folder.write_summary({"nodes": 2})
+        assert folder.checkpoint_dir.is_dir()
+        assert seen_from_here(folder.path) == folder.path
+        monkeypatch.chdir(tmp_path)
+        assert seen_from_here(folder.path) == Path("runs/20260102-030405-demo")
+    again = RunFolder.reopen(Path("runs/20260102-030405-demo"))
+    monkeypatch.chdir("/")
+    with closing(again):
+        assert read_run(again.path).summary == {"nodes": 2}
+
+
+@pytest.mark.parametrize("path", ["~/data", "~nobody-of-this-name/data"])
+def test_a_home_that_is_not_there_is_a_sentence(path, monkeypatch):
+    """As of a container's user without an entry."""
+
+    def unknown(*_):
+        raise KeyError("uid not found")
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    with pytest.raises(HostError, match=f"{path}: this machine knows no such home folder: write .* without ~"):
+        expanded(path)
+    assert expanded("/srv/~") == Path("/srv/~")

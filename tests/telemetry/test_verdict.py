@@ -499,3 +499,23 @@ def test_a_coordinator_names_whose_model_lay_far_from_what_it_made(far: int, nam
     verdict = summarise_records({**HEAD, "mode": "server"}, BOARDS, records, ends, plan)["verdict"]
     expected = ["c's model lay far from the model made of all in 30 of 40 rounds (4 times the median distance)"]
     assert [f["text"] for f in verdict if f["kind"] == "outlier"] == (expected if named else [])
+
+
+def untrained(node: str, unchanged: int, elsewhere: int) -> EventRecord:
+    return EventRecord(node, 98.0, "unchanged", node, {"rounds": 40, "unchanged": unchanged, "elsewhere": elsewhere})
+
+
+def test_a_run_whose_training_went_into_other_models_failed() -> None:
+    script = {**RECIPE, "run": {"script": "/home/u/train.py"}}
+    ((kind, ruin, text),) = told(recipe=script, events=[untrained(n, 40, 40) for n in BOARDS])
+    assert (kind, ruin) == ("untrained", True)
+    assert "what train.py trained at a, b, c and d is not the model that join was given" in text
+    ((kind, ruin, text),) = told(recipe=script, events=[untrained("b", 0, 40)])
+    assert (kind, ruin) == ("untrained", False) and "trained at b is not" in text
+
+
+def test_boards_that_changed_nothing_are_a_hint_and_one_round_of_it_is_none() -> None:
+    """They may have no data, or take part to listen."""
+    ((kind, ruin, text),) = told(events=[untrained(n, 40, 0) for n in BOARDS])
+    assert (kind, ruin) == ("untrained", False) and "training changed nothing of the model" in text
+    assert told(events=[EventRecord("a", 1.0, "unchanged", "in round 0 nothing of the model changed")]) == []

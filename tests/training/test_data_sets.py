@@ -14,7 +14,7 @@ from edgegossip.recipe import DataSection
 from edgegossip.training.data import locate, open_data
 from edgegossip.training.data.folders import data_root
 from edgegossip.training.data.vision import load_plain_pickle, read_idx
-from edgegossip.types import ConfigError, DataError
+from edgegossip.types import ConfigError, DataError, HostError
 from tests.training.fakes import CIFAR_NAMES, RECORD, put, write_cifar, write_idx
 
 
@@ -256,6 +256,8 @@ def test_data_home(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_DATA_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert data_root() == tmp_path / ".local/share/edgegossip"
+    with pytest.raises(HostError, match="~nobody-of-this-name/x: this machine knows no such home folder"):
+        data_root("~nobody-of-this-name/x")
     monkeypatch.setenv("EDGEGOSSIP_DATA", str(tmp_path / "a"))
     write_cifar(tmp_path / "a")
     locate(DataSection(name="cifar10"))

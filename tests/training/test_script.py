@@ -12,7 +12,6 @@ import threading
 import weakref
 import zipfile
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from torch import nn
 import edgegossip
 from edgegossip.training.script import ScriptWorkload
 from edgegossip.types import UsageError
-from tests.training.fakes import recipe
+from tests.training.conftest import Start
 
 REGRESSION = """
     import torch
@@ -49,33 +48,6 @@ REGRESSION = """
             run.exchange(loss=loss.item(), examples=64, metrics={"noise": float(torch.rand(()))})
     print("ended", run.round)
 """
-
-Start = Callable[..., ScriptWorkload]
-
-
-@pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
-    # A script that a test leaves in the middle stays this process's script, and its main module.
-    monkeypatch.setattr("edgegossip.training.run._context", None)
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-
-    def start(
-        text: str,
-        *args: str,
-        rounds: int = 6,
-        index: int = 1,
-        name: str = "board-1",
-        mode: str = "gossip",
-        **options: Any,
-    ) -> ScriptWorkload:
-        path = tmp_path / "train.py"
-        path.write_text(textwrap.dedent(text))
-        run = {"script": str(path), "script_args": list(args), "rounds": rounds, "nodes": 3, "mode": mode}
-        evaluation, gossip = {"where": options.pop("where", "boards")}, options.pop("gossip", {})
-        whole = recipe(run=run, evaluation=evaluation, gossip=gossip, server=options.pop("server", {}))
-        return ScriptWorkload(whole, index, name, **options)
-
-    return start
 
 
 def rounds(workload: ScriptWorkload, x: np.ndarray, begin: int, end: int) -> tuple[np.ndarray, list[Any]]:
@@ -279,15 +251,15 @@ def test_arguments_know_the_board_and_the_run(start: Start) -> None:
 def test_rounds_of_the_script_that_are_not_the_runs_are_said(start: Start) -> None:
     said: list[str] = []
     text = REGRESSION.replace("scheduler]", "scheduler], rounds=20")
-    start(text, say=said.append)
+    start(text, event=lambda name, text, **_: said.append(text))
     assert said == [], "one board says it for all"
-    start(text, index=0, name="board-0", say=said.append)
+    start(text, index=0, name="board-0", event=lambda name, text, **_: said.append(text))
     assert said == [
         "train.py asked join for 20 rounds, and the run has run.rounds = 6: "
         "say --set run.rounds=20, or give it {rounds} as an argument"
     ]
-    start(REGRESSION.replace("scheduler]", "scheduler], rounds=6"), say=said.append)
-    start(REGRESSION, say=said.append)
+    start(REGRESSION.replace("scheduler]", "scheduler], rounds=6"), event=lambda name, text, **_: said.append(text))
+    start(REGRESSION, event=lambda name, text, **_: said.append(text))
     assert len(said) == 1
 
 
@@ -702,11 +674,11 @@ def test_batch_norms_that_are_averaged_are_named_once(start: Start) -> None:
                 run.exchange(loss=1.0)
     """
     said: list[str] = []
-    start(body.format(keep=""), index=0, say=said.append)
+    start(body.format(keep=""), index=0, event=lambda name, text, **_: said.append(text))
     (text,) = said
     assert text.startswith("batch norm's statistics are averaged") and text.endswith("join(keep=...): 1.*")
-    start(body.format(keep=""), index=1, say=said.append)
-    start(body.format(keep=", keep=['1.*']"), index=0, say=said.append)
+    start(body.format(keep=""), index=1, event=lambda name, text, **_: said.append(text))
+    start(body.format(keep=", keep=['1.*']"), index=0, event=lambda name, text, **_: said.append(text))
     assert len(said) == 1
 
 
@@ -770,3 +742,76 @@ def test_any_value_of_a_frozen_parameter_that_is_written_is_kept(start: Start) -
     second = start(text)
     second.restore(first.snapshot())
     assert second.local_update(x, 3).loss == 7.0
+
+
+def test_a_script_finds_the_surroundings_that_python_gives_it(start: Start) -> None:
+    """An event loop, and itself: its file, its folder, its classes."""
+    text = """
+        import asyncio
+        import pickle
+        import sys
+        from pathlib import Path
+        import edgegossip
+        import torch
+
+        async def read():
+            return torch.ones(2, 1)
+
+        class Batch:
+            pass
+
+        x = asyncio.get_event_loop().run_until_complete(read())
+        assert asyncio.run(read()).sum() == 2.0
+        assert type(pickle.loads(pickle.dumps(Batch()))) is Batch and __name__ == "__main__"
+        assert Path(__file__).is_absolute() and str(Path(__file__).parent) in sys.path
+        with edgegossip.join(torch.nn.Linear(1, 1)) as run:
+            for _ in run.rounds():
+                run.exchange(loss=float(x.sum()))
+    """
+    workload = start(text, rounds=1)
+    x, updates = rounds(workload, workload.initial(1), 0, 1)
+    assert updates[0].loss == 2.0
+    workload.over(x)
+
+
+@pytest.mark.parametrize("ask", ["input('Enter your choice: ')", "sys.stdin.readline() or 1 / 0"])
+def test_a_question_to_a_terminal_is_answered_by_its_end(start: Start, ask: str) -> None:
+    text = REGRESSION.replace("import torch\n", f"import sys\n    {ask}\n    import torch\n", 1)
+    with pytest.raises(UsageError, match=r"train\.py, line \d+: (EOFError|ZeroDivisionError)"):
+        start(text)
+
+
+def test_what_a_script_changes_of_the_process_is_as_before(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And an error after it has gone elsewhere still names its line."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    leave = "import os, sys, io; os.chdir('elsewhere'); sys.stdout = sys.stderr = io.StringIO()"
+    before = sys.stdin, sys.stdout, sys.stderr
+    workload = start(REGRESSION.replace("scheduler.step()", leave), rounds=1)
+    x, _ = rounds(workload, workload.initial(1), 0, 1)
+    assert Path.cwd() == tmp_path / "elsewhere"
+    workload.over(x)
+    assert (sys.stdin, sys.stdout, sys.stderr) == before and Path.cwd() == tmp_path
+    failing = start(REGRESSION.replace("loss.backward()", "import os; os.chdir('elsewhere'); 1 / 0"))
+    with pytest.raises(UsageError, match=r"train\.py, line \d+: ZeroDivisionError"):
+        failing.local_update(failing.initial(1), 0)
+
+
+@pytest.mark.parametrize("value", ["float('nan')", "float('inf')", "torch.tensor(0.0) / 0"])
+def test_a_score_that_is_no_number_is_left_out_and_said_once(start: Start, value: str) -> None:
+    said: list[str] = []
+    text = REGRESSION.replace('"examples": 64}', f'"examples": 64, "auc": {value}, "loss": {value}}}')
+    workload = start(text, event=lambda name, text, **_: said.append(f"{name}: {text}"))
+    x = workload.initial(1)
+    for _ in range(2):
+        found = workload.evaluate(x)
+        assert found is not None and set(found.scores) == {"mae"} and np.isnan(found.loss)
+        assert set(found.records()) == {"eval/mae", "eval/examples"}
+    assert said == [
+        f"left-out: board-1: the evaluation's {name} is no finite number: it is left out" for name in ("loss", "auc")
+    ]
+    alone = start(REGRESSION.replace('return {"mae"', 'return float("nan")\n            return {"mae"'))
+    found = alone.evaluate(alone.initial(1))
+    assert found is not None and not found.scores and not found.records()

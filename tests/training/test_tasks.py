@@ -253,6 +253,21 @@ def wordy(outputs: Tensor, targets: Tensor) -> Any:
     return outputs.mean(), {"Not A Name": 1.0}
 
 
+def undefined(outputs: Tensor, targets: Tensor) -> Any:
+    return outputs.mean(), {"auc": math.nan, "mean": torch.tensor(2.0), "worst": math.inf}
+
+
+def test_a_score_that_is_no_number_is_left_out() -> None:
+    board = TorchWorkload(
+        recipe(model={"name": f"{__name__}:net"}, training={"task": f"{__name__}:undefined"}),
+        0,
+        data_for(ONE_VALUE),
+        np.arange(40),
+    )
+    found = board.evaluate(board.initial(1))
+    assert found is not None and found.scores == {"mean": 2.0}
+
+
 def test_a_function_of_ones_own() -> None:
     task = tasks.make(TrainingSection(task=f"{__name__}:contrast", task_params={"margin": 0.5}), ONE_VALUE)
     outputs, targets = torch.tensor([[1.0], [2.0], [9.0], [3.0]]), torch.tensor([1.0, 2.2, 3.0, 5.0])

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from edgegossip import __version__
+from edgegossip.files import expanded
 from edgegossip.fleet.image import (
     boards,
     client,
@@ -176,7 +177,7 @@ def _request_of(
 ) -> Request:
     """Complete what the command line left out. Raises EdgegossipError."""
     mirrors = rootfs.parse_mirrors(mirror) if mirror else rootfs.apt_mirrors()
-    cache = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgegossip" / "images"
+    cache = cache or Path(os.environ.get("XDG_CACHE_HOME") or expanded("~/.cache")) / "edgegossip" / "images"
     return Request(board.with_suite(suite), output, source_of(source), cache, mirrors, epoch())
 
 

@@ -140,7 +140,7 @@ def _serve(
 ) -> None:
     start_s = folder.start_s if resumed else None
     sink = options.outputs.open(folder, recipe, members, quiet=options.as_json, start_s=start_s)
-    first = training.first_model(recipe, Board(COORDINATOR, -1), partial(sink.event, COORDINATOR, "slow"))
+    first = training.first_model(recipe, Board(COORDINATOR, -1), partial(sink.event, COORDINATOR))
     checkpointer = _coordinator_checkpointer(recipe, first.layout, members, run_id(recipe), folder, sink)
     coordinator = Coordinator(
         recipe,
@@ -215,8 +215,7 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
         superlink = launch(host, port, run.folder.path / SUPERLINK_LOG, credentials=secure)
         stack.callback(superlink.stop)
         fork_server = stack.enter_context(start_fork_server(run))
-        say = partial(run.sink.event, COORDINATOR, "slow")
-        first = training.first_model(run.recipe, Board(run.members[0], 0), say)
+        first = training.first_model(run.recipe, Board(run.members[0], 0), partial(run.sink.event, COORDINATOR))
         layout = first.layout
         checkpointer = _coordinator_checkpointer(run.recipe, layout, run.members, run.run_id, run.folder, run.sink)
         coordinator = Coordinator(

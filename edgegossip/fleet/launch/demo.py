@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from edgegossip import recipe as recipes
+from edgegossip.files import seen_from_here
 from edgegossip.fleet.launch.run import trained
 from edgegossip.fleet.launch.run_folders import conclude
 from edgegossip.report.table import verdict_lines
@@ -51,7 +52,7 @@ def run_demo(runs_dir: Path, settings: Sequence[str], *, plots: bool) -> int:
             said.append(f"{way}: {error}")
             code = max(code, error.exit_code)
             continue
-        folders.append(folder.path)
+        folders.append(seen_from_here(folder.path))
         click.echo("")
     summaries = [read_run(path).summary or {} for path in folders]
     said = [*map(_in_short, _WAYS.values(), summaries), *said, _judged(summaries, len(folders) == len(_WAYS))]
@@ -88,8 +89,7 @@ def _next(folders: Sequence[Path]) -> Iterator[str]:
     yield "next: try"
     activate = Path(sys.prefix) / "bin" / "activate"
     if shutil.which("edgegossip") is None and activate.exists():
-        here = activate.relative_to(Path.cwd()) if activate.is_relative_to(Path.cwd()) else activate
-        yield f"  source {here}"
+        yield f"  source {seen_from_here(activate)}"
     yield f"  edgegossip report {' '.join(map(str, folders))}"
     yield "      # a page with everything, opened in a browser; of two runs side by side"
     for command, why in _NEXT:

@@ -14,6 +14,7 @@ import psutil
 
 from edgegossip import recipe as recipes
 from edgegossip import training
+from edgegossip.files import seen_from_here
 from edgegossip.fleet.launch.alone import alone as without_exchange
 from edgegossip.fleet.launch.alone import join_scores
 from edgegossip.fleet.launch.gossip import LocalRun, run_gossip
@@ -145,7 +146,8 @@ def trained(
         if by_itself is not None:
             join_scores(folder, by_itself)  # at once: the run may be stopped, and resumed
         if not quiet:
-            click.echo(f"{recipe.run.name}: {len(members)} boards, {recipe.run.rounds} rounds, into {folder.path}")
+            into = seen_from_here(folder.path)
+            click.echo(f"{recipe.run.name}: {len(members)} boards, {recipe.run.rounds} rounds, into {into}")
             for notice in notices(recipe):
                 click.echo(f"!! {notice}", err=True)
             if said := remark(recipe):
@@ -199,7 +201,7 @@ def resumed(path: Path, *, quiet: bool, as_json: bool = False, outputs: Outputs 
     folder = RunFolder.reopen(path)
     try:
         if not quiet:
-            click.echo(f"{recipe.run.name}: {len(members)} boards go on with {folder.path}")
+            click.echo(f"{recipe.run.name}: {len(members)} boards go on with {seen_from_here(folder.path)}")
         averages = any(event.name == "trained-alone" for event in read_run(path).events())
         for name in members:
             folder.event(name, "resumed", f"{name} goes on: the run is resumed")

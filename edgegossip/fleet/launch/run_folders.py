@@ -13,6 +13,7 @@ import click
 
 from edgegossip import recipe as recipes
 from edgegossip import training
+from edgegossip.files import seen_from_here
 from edgegossip.mesh.membership.manifest import is_instance
 from edgegossip.recipe import Recipe
 from edgegossip.telemetry.machine import environment
@@ -104,7 +105,7 @@ def exit_code(summary: Mapping[str, Any]) -> int:
 
 def conclude(folder: RunFolder, *, plots: bool, as_json: bool) -> int:
     """Write summary.json, print it or the table, draw the plots. Returns the exit code."""
-    summary = summarise(read_run(folder.path))
+    summary, path = summarise(read_run(folder.path)), seen_from_here(folder.path)
     trouble: HostError | None = None
     try:
         folder.write_summary(summary)
@@ -115,11 +116,11 @@ def conclude(folder: RunFolder, *, plots: bool, as_json: bool) -> int:
     else:
         from edgegossip.report.style import Figures  # here: a board that waits needs none
 
-        show(summary, folder.path, Figures(plots=plots and trouble is None))
+        show(summary, path, Figures(plots=plots and trouble is None))
         if plots and trouble is None:
             from edgegossip.report.web.page import write_page
 
-            click.echo(f"page {write_page([folder.path], folder.path / 'report.html')}")
+            click.echo(f"page {write_page([path], path / 'report.html')}")
     if trouble is not None:
         raise trouble
     return exit_code(summary)
@@ -132,6 +133,7 @@ def shown_when_it_fails(
     """Let a run that fails after boards have trained still show what they reached, before its error
     goes on. `quiet`: it is only written to summary.json. A run that was interrupted says where it
     is, with its page, and if it is `resumable` how to go on with it."""
+    path = seen_from_here(folder.path)
     try:
         yield
     except KeyboardInterrupt:
@@ -141,10 +143,10 @@ def shown_when_it_fails(
                 from edgegossip.report.web.page import write_page
 
                 click.echo(f"page {write_page([folder.path], folder.path / 'report.html')}", err=True)
-        click.echo(f"stopped: what there is lies in {folder.path}{'; go on with it:' if resumable else ''}", err=True)
+        click.echo(f"stopped: what there is lies in {path}{'; go on with it:' if resumable else ''}", err=True)
         if resumable:
-            click.echo(f"  edgegossip run --resume {folder.path}", err=True)
-            click.echo(f"  edgegossip.resume({str(folder.path)!r})  # in Python", err=True)
+            click.echo(f"  edgegossip run --resume {path}", err=True)
+            click.echo(f"  edgegossip.resume({str(path)!r})  # in Python", err=True)
         raise
     except EdgegossipError as error:
         data = read_run(folder.path)

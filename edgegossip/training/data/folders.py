@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from edgegossip.files import expanded
 from edgegossip.types import DataError
 
 
@@ -13,10 +14,10 @@ def data_root(folder: str = "") -> Path:
     """Return `folder`, or where it is empty the data home: $EDGEGOSSIP_DATA, else
     $XDG_DATA_HOME/edgegossip, else ~/.local/share/edgegossip."""
     if folder:
-        return Path(folder).expanduser()
+        return expanded(folder)
     if own := os.environ.get("EDGEGOSSIP_DATA"):
         return Path(own)
-    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    base = os.environ.get("XDG_DATA_HOME") or expanded("~/.local/share")
     return Path(base) / "edgegossip"
 
 
@@ -41,7 +42,7 @@ def find_folder(name: str, folder: str, subfolders: Sequence[str], missing: Call
 
 def own_folder(name: str, folder: str) -> Path:
     """Return the folder of a user's own data. Raises DataError when it is not there."""
-    path = Path(folder).expanduser()
+    path = expanded(folder)
     if path.is_dir():
         return path
     nearest = next((p for p in path.absolute().parents if p.is_dir()), Path("/"))

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from edgegossip.files import expanded
 from edgegossip.int8.attention import DotProductAttention
 from edgegossip.training.models.layers import width
 from edgegossip.types import ConfigError, UsageError
@@ -222,7 +223,7 @@ def distilbert(
         "vocabulary": vocabulary,
         "length": length,
     }
-    folder = Path(weights).expanduser() if weights else None
+    folder = expanded(weights) if weights else None
     settings = {} if folder is None else _settings(folder)
     known = {key: settings[name] for key, name in _CONFIG.items() if name in settings}
     sizes = Sizes.of(given, Sizes.of(known, Sizes()))
