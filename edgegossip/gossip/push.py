@@ -164,7 +164,7 @@ class Push(Scheme[Mass]):
             copies = {**copies, key: public}
         else:
             public = ctx.view.codec.decode(frame.body, ctx.view.layout)
-        messages.squared_norm(name, public, m.z)
+        messages.require_proportion(name, public, m.z, ctx.view.layout)
         part = share * public.astype(np.float64)
         gained = weight - seen.weight
         total = Total(seen.mass + part, weight, incarnation)
@@ -216,10 +216,11 @@ class Push(Scheme[Mass]):
         if seen is None or seen.incarnation not in (0, incarnation):
             seen = Total(np.zeros_like(total), 0.0)
         part = total - seen.mass
-        messages.squared_norm(name, part, m.z)
+        times = ctx.ahead(full.round)
+        messages.require_proportion(name, part, m.z, ctx.view.layout, times)
         copies = m.copies
         if self.publisher.replicates:
-            messages.squared_norm(name, full.vectors[2], m.z)
+            messages.require_proportion(name, full.vectors[2], m.z, ctx.view.layout, times)
             copies = {**copies, key: full.vectors[2]}
         return _gain(
             m, part, weight - seen.weight, seen={**m.seen, key: Total(total, weight, incarnation)}, copies=copies
@@ -309,7 +310,7 @@ def _further(m: Mass, public: Vec, gained: float, share: float) -> tuple[int, fl
         return m.squares
     away = public * np.float32(share / gained)
     away -= m.z
-    return m.squares[0] + 1, m.squares[1] + float(away.dot(away))
+    return m.squares[0] + 1, m.squares[1] + messages.squares_of(away)
 
 
 def _debiased(m: Mass) -> Mass:

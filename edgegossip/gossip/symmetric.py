@@ -257,15 +257,15 @@ class Gathered:
     total: Vec | None = None  # float32[n], zero where nothing is exchanged; None: zero
     distances: Mapping[int, float] | None = None  # ||xhat_j - x_i|| by sender; None: of nobody
 
-    def add(self, ctx: RoundContext, sender: int, body: bytes | memoryview, weight: float, x: Vec) -> Gathered:
+    def add(self, ctx: RoundContext, sender: int, body: bytes | memoryview, weight: float, m: Mixing) -> Gathered:
         """Return the sum with one more message. Raises DecodeError on a bad body, PeerError when
         the values are too large to average."""
-        fragment = ctx.fragment
-        layout, own = fragment.layout, fragment.of(x)
+        fragment, x = ctx.fragment, m.x
+        layout, own = fragment.layout, fragment.of(m.latest)
         part = ctx.view.codec.decode(body, layout, out=np.empty(layout.size, np.float32))
-        messages.squared_norm(ctx.name(sender), part, own)
-        part -= own
-        squares = float(part.dot(part))
+        messages.require_proportion(ctx.name(sender), part, own, layout)
+        part -= fragment.of(x)
+        squares = messages.squares_of(part)
         part *= np.float32(weight)
         if self.total is not None:
             part += fragment.of(self.total)
@@ -298,6 +298,11 @@ class Mixing:
     row: Mapping[int, float] = field(default_factory=dict)  # weights of the last round
     body: Body | None = None  # own message of this round, where it is needed
     early: Body | None = None  # the one neighbour's message, until there is an update to mix it into
+
+    @property
+    def latest(self) -> Vec:
+        """What neighbours' models are held against, float32[n]: x~ once it is there."""
+        return self.x if self.base is None else self.base
 
 
 # -> what to publish, x~, what to remember
@@ -404,8 +409,8 @@ class Symmetric(Scheme[Mixing]):
             copy = ctx.view.codec.decode(frame.body, ctx.view.layout)
         else:
             weight = ctx.neighbours.weights[sender]
-            return replace(m, gathered=m.gathered.add(ctx, sender, frame.body, weight, m.x))
-        messages.squared_norm(name, copy, m.x)
+            return replace(m, gathered=m.gathered.add(ctx, sender, frame.body, weight, m))
+        messages.require_proportion(name, copy, m.latest, ctx.view.layout)
         return replace(m, copies={**m.copies, key: copy})
 
     @override
@@ -462,7 +467,8 @@ class Symmetric(Scheme[Mixing]):
 
     @override
     def adopt(self, m: Mixing, sender: int, phase: int, full: Snapshot, ctx: RoundContext) -> Mixing:
-        messages.squared_norm(ctx.name(sender), full.vectors[0], m.x)
+        times = ctx.ahead(full.round)
+        messages.require_proportion(ctx.name(sender), full.vectors[0], m.latest, ctx.view.layout, times)
         return replace(m, copies={**m.copies, (sender, phase): full.vectors[0]})
 
     @override
@@ -506,7 +512,7 @@ def _spread(copies: Mapping[int, Vec], x: Vec) -> Spread:
     squares, away = {}, np.empty_like(x)
     for j, copy in copies.items():
         np.subtract(copy, x, out=away)
-        squares[j] = float(away.dot(away))
+        squares[j] = messages.squares_of(away)
     if not squares:
         return Spread()
     distances = {j: math.sqrt(square) for j, square in squares.items()}
@@ -567,8 +573,12 @@ class DPsgd(Symmetric):
         # All that may be wrong with it is looked for before a number is added.
         codec: Float = ctx.view.codec  # type: ignore[assignment]
         require_body_bytes(frame.body, half.BYTES[codec.name] * ctx.view.layout.size, codec.name)
-        squares = sum(float(np.vdot(part, part)) for _, part in _parts(codec, frame.body, m.x.size))
-        messages.require_proportion(ctx.name(sender), squares, m.x)
+
+        def squares(part: slice) -> float:
+            return sum(messages.squares_of(block) for _, block in _parts(codec, frame.body, part))
+
+        if tensor := messages.disproportion(squares, m.latest, ctx.view.layout):
+            raise messages.too_large(ctx.name(sender), tensor)
         return self._add(m, frame.body, ctx) if m.base is not None else replace(m, early=frame.body)
 
     @override
@@ -590,10 +600,10 @@ class DPsgd(Symmetric):
         [sender] = ctx.neighbours.in_
         codec: Float = ctx.view.codec  # type: ignore[assignment]
         weight, eta, squares = np.float32(ctx.neighbours.weights[sender]), np.float32(m.eta), 0.0
-        own = _parts(codec, m.body, m.base.size)
-        for (start, theirs), (_, mine) in zip(_parts(codec, body, m.base.size), own, strict=True):
+        whole = slice(0, m.base.size)
+        for (start, theirs), (_, mine) in zip(_parts(codec, body, whole), _parts(codec, m.body, whole), strict=True):
             theirs -= mine
-            squares += float(theirs.dot(theirs))
+            squares += messages.squares_of(theirs)
             theirs *= weight
             theirs *= eta
             m.base[start : start + theirs.size] += theirs
@@ -603,11 +613,12 @@ class DPsgd(Symmetric):
 _BLOCK_VALUES = 1 << 20
 
 
-def _parts(codec: Float, body: Body, size: int) -> Iterator[tuple[int, Vec]]:
-    """Decode a body block by block into the same memory; yield each block with where it starts."""
-    out = np.empty(min(size, _BLOCK_VALUES), np.float32)
-    for start in range(0, size, _BLOCK_VALUES):
-        yield start, codec.decode_part(body, start, out[: min(_BLOCK_VALUES, size - start)])
+def _parts(codec: Float, body: Body, part: slice) -> Iterator[tuple[int, Vec]]:
+    """Decode a part of a body block by block into the same memory; yield each block with where it
+    starts."""
+    out = np.empty(min(part.stop - part.start, _BLOCK_VALUES), np.float32)
+    for start in range(part.start, part.stop, _BLOCK_VALUES):
+        yield start, codec.decode_part(body, start, out[: min(_BLOCK_VALUES, part.stop - start)])
 
 
 def _encode_dpsgd(codec: Float, x: Vec, base: Vec, view: NodeView) -> Body:
@@ -634,7 +645,7 @@ def _encoding_error(codec: Float, body: Body, x: Vec, base: Vec, layout: Layout)
     """Return ||decoded - v|| / ||v|| of what `_encode_dpsgd` makes, see
     `messages.relative_error`."""
     lost, parameters = 0.0, layout.trainable_size
-    for start, part in _parts(codec, body, x.size):
+    for start, part in _parts(codec, body, slice(0, x.size)):
         cut = min(max(parameters - start, 0), part.size)
         part[:cut] -= x[start : start + cut]
         part[cut:] -= base[start + cut : start + part.size]

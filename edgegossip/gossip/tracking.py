@@ -159,14 +159,14 @@ class Tracking(Scheme[Tracked]):
     @override
     def take(self, m: Tracked, sender: int, frame: Frame, ctx: RoundContext) -> Tracked:
         first, second = messages.bodies(frame, self.bodies)
-        stamp, name = number_of(frame, Aux.STAMP, 0, MAX_ID), ctx.name(sender)
+        stamp = number_of(frame, Aux.STAMP, 0, MAX_ID)
         if self.publisher.replicates:
             known = m.heard.get(sender) or Heard(m.start, np.zeros_like(m.start), 0)
             heard = Heard(moved(known.model, first, ctx), moved(known.direction, second, ctx), stamp)
         else:
             codec, layout = ctx.view.codec, ctx.view.layout
             heard = Heard(codec.decode(first, layout), codec.decode(second, layout), stamp)
-        return self._hears(m, sender, name, heard)
+        return self._hears(m, sender, ctx, heard)
 
     @override
     def mix(self, m: Tracked, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Tracked, Spread]:
@@ -180,7 +180,7 @@ class Tracking(Scheme[Tracked]):
             heard, row[j] = m.heard[j], ctx.neighbours.weights[j]
             weight = np.float32(m.eta * row[j])
             away = heard.model - m.x
-            squares[j] = float(away.dot(away))
+            squares[j] = messages.squares_of(away)
             x += weight * (heard.model - model)
             pull = weight * (heard.direction - direction)
             pull[cut:] = 0.0
@@ -218,7 +218,8 @@ class Tracking(Scheme[Tracked]):
     @override
     def adopt(self, m: Tracked, sender: int, phase: int, full: Snapshot, ctx: RoundContext) -> Tracked:
         stamp = full.numbers.get(Aux.STAMP, 0)
-        return self._hears(m, sender, ctx.name(sender), Heard(full.vectors[0], full.vectors[1], int(stamp)))
+        heard = Heard(full.vectors[0], full.vectors[1], int(stamp))
+        return self._hears(m, sender, ctx, heard, ctx.ahead(full.round))
 
     @override
     def forget(self, m: Tracked, to: int, phase: int) -> Tracked:
@@ -260,9 +261,11 @@ class Tracking(Scheme[Tracked]):
             direction = direction + correction
         return base, direction, momentum
 
-    def _hears(self, m: Tracked, sender: int, name: str, heard: Heard) -> Tracked:
-        for vec in (heard.model, heard.direction):
-            messages.squared_norm(name, vec, m.x)
+    def _hears(self, m: Tracked, sender: int, ctx: RoundContext, heard: Heard, times: float = 1.0) -> Tracked:
+        name, layout = ctx.name(sender), ctx.view.layout
+        own = (m.x, m.x) if m.public is None or m.base is None else (m.base, m.public[1])
+        for vec, mine in zip((heard.model, heard.direction), own, strict=True):
+            messages.require_proportion(name, vec, mine, layout, times)
         return replace(m, heard={**m.heard, sender: heard})
 
     def _clean(self, m: Tracked) -> Tracked:

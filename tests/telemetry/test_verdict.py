@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip.gossip.robust import far_beyond
+from edgegossip.report.table import run_table
 from edgegossip.telemetry.records import EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise, summarise_records
@@ -420,3 +421,54 @@ def test_a_coordinator_names_whose_model_lay_far_from_what_it_made(far: int, nam
     verdict = summarise_records({**HEAD, "mode": "server"}, BOARDS, records, ends, plan)["verdict"]
     expected = ["c's model lay far from the model made of all in 30 of 40 rounds (4 times the median distance)"]
     assert [f["text"] for f in verdict if f["kind"] == "outlier"] == (expected if named else [])
+
+
+def counted(heard: Callable[[str, int], int], rounds: int = 3, mode: str = "gossip", **more: Any) -> Any:
+    """What is said of a short run whose records say of how many neighbours there was news."""
+    metrics = []
+    for node in BOARDS:
+        for step in range(rounds):
+            values = {"train/loss": falls(step), "gossip/heard": heard(node, step)} if mode == "gossip" else {}
+            values |= {f"link/{b}_bytes": 100 for a, b in RING if a == node} if mode == "gossip" else {}
+            metrics.append(MetricsRecord(node, step, float(step), values))
+    if mode == "server":
+        metrics += [
+            MetricsRecord("coordinator", k, float(k), {"server/used": heard("coordinator", k)}) for k in range(rounds)
+        ]
+    ends = [EventRecord(n, 99.0, "finished", n) for n in BOARDS]
+    recipe, topology = {**RECIPE, "run": {"mode": mode}}, more.pop("topology", TOPOLOGY)
+    plan = RunPlan.of({**recipe, **more.pop("recipe", {})}, PARTITION, topology)
+    return summarise_records(HEAD, BOARDS, metrics, [*more.pop("events", ()), *ends], plan)
+
+
+@pytest.mark.parametrize("rounds", [1, 3, 40])
+@pytest.mark.parametrize("algorithm", ["dpsgd", "parallel-sgd", "ad-psgd"])
+def test_a_run_that_exchanged_nothing_is_no_success_however_short(rounds: int, algorithm: str) -> None:
+    """Bytes were acknowledged all the same: what was refused has arrived."""
+    gossip = {"gossip": {"algorithm": algorithm, "deadline_s": 0.5}}
+    document = counted(lambda node, k: 0, rounds, recipe=gossip)
+    first = document["verdict"][0]
+    assert (first["kind"], first["ruin"]) == ("isolated", True) and "gossip.deadline_s (now 0.5)" in first["cure"]
+    assert run_table(document).splitlines()[0].endswith("| nothing was exchanged")
+    assert counted(lambda node, k: 2, rounds, recipe=gossip)["verdict"] == []
+
+
+def test_boards_that_were_to_exchange_nothing_are_not_blamed_for_it() -> None:
+    nobody = {"members": list(BOARDS), "rounds": [{"edges": []}]}
+    assert counted(lambda node, k: 0, topology=nobody)["verdict"] == []
+
+
+def test_a_board_that_heard_nobody_in_a_short_run_is_named() -> None:
+    (found,) = counted(lambda node, k: int(node != "c"))["verdict"]
+    assert (found["kind"], found["ruin"]) == ("alone", False) and found["text"].startswith("c mixed with no neighbour")
+
+
+def test_a_coordinator_that_used_no_update_is_no_success() -> None:
+    (found,) = counted(lambda node, k: 0, mode="server")["verdict"]
+    assert (found["kind"], found["ruin"]) == ("isolated", True) and "no update of any board" in found["text"]
+
+
+def test_a_board_none_of_whose_updates_was_used_is_named() -> None:
+    unused = event("no update of c was ever used", "unused", peer="c")
+    (found,) = counted(lambda node, k: 3, mode="server", events=[unused])["verdict"]
+    assert (found["kind"], found["ruin"]) == ("alone", False) and found["text"].startswith("no update of c was ever")
