@@ -23,7 +23,16 @@ from edgegossip.codecs.checks import nonfinite, require_body_bytes
 from edgegossip.codecs.floats import Float, Fp32
 from edgegossip.frame import Frame, Kind
 from edgegossip.gossip import messages
-from edgegossip.gossip.averaging import Eta, EtaOrDefault, default_eta, memory_eta, on_probe
+from edgegossip.gossip.averaging import (
+    Eta,
+    EtaOrDefault,
+    default_eta,
+    difference_eta,
+    follows,
+    memory_eta,
+    on_probe,
+    rate_of,
+)
 from edgegossip.gossip.base import Audit, NodeView, Says
 from edgegossip.gossip.fragments import Fragment, cut
 from edgegossip.gossip.requirements import require_doubly_stochastic, require_honest_majority, require_symmetric
@@ -89,6 +98,10 @@ class Publisher(Protocol[P]):
 
     def rate(self, codec: Codec[Any]) -> float:
         """Return the averaging rate with this codec where none is given."""
+
+    def followed(self, codec: Codec[Any]) -> float:
+        """Return the same of a message where each has bytes of its own (`averaging.rate_of`)."""
+        return self.rate(codec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +243,10 @@ class Difference(Publisher[PublicCopies]):
     def rate(self, codec: Codec[Any]) -> float:
         return default_eta(codec)
 
+    @override
+    def followed(self, codec: Codec[Any]) -> float:
+        return difference_eta(codec)
+
 
 def moved(copy: Vec, body: Body, ctx: RoundContext, fragment: Fragment | None = None) -> Vec:
     """Return copy + decode(body), float32[n], for a body of what this round exchanges, or of this
@@ -288,13 +305,14 @@ class Mixing:
     memory: Any  # the publisher's
     start: Vec  # what replicas start from
     fingerprint: int  # of that
-    eta: float
+    eta: float  # of the own last message, where the rate follows them
     base: Vec | None = None  # x~, from the local update until the round ends
     public: Vec | None = None  # p of this round
     own: Mapping[int, Vec] | None = None  # p, for neighbours that got another message
     past: Any = None  # what the local rule remembers
     gathered: Gathered = field(default_factory=Gathered)
     copies: Mapping[tuple[int, int], Vec] = field(default_factory=lambda: _NONE)  # p_j, where they are kept
+    rates: Mapping[int, float] = field(default_factory=dict)  # of neighbours' last messages, where rates follow them
     row: Mapping[int, float] = field(default_factory=dict)  # weights of the last round
     body: Body | None = None  # own message of this round, where it is needed
     early: Body | None = None  # the one neighbour's message, until there is an update to mix it into
@@ -385,7 +403,7 @@ class Symmetric(Scheme[Mixing]):
     def init(self, x: Vec, ctx: RoundContext) -> Mixing:
         x = x.copy()
         start = np.zeros_like(x) if self.zero_start else x
-        eta = self.eta or self.publisher.rate(on_probe(ctx.view.codec, len(x) // self.fragments))
+        eta = self.eta or self._first_rate(ctx)
         return Mixing(x, self.publisher.init(start, ctx), start, zlib.crc32(start.data) + 1, eta)
 
     @override
@@ -397,6 +415,8 @@ class Symmetric(Scheme[Mixing]):
         v, base, past = self.rule(m, local, ctx.view.layout)
         memory, announced = self.publisher.publish(m.memory, v, local, ctx)
         own = {k: public for k, (_, public) in announced.own.items()} or None
+        if self._follows(ctx):
+            m = replace(m, eta=self._rate(ctx, announced.body, m.eta))
         m = replace(m, memory=memory, base=base, public=announced.public, own=own, past=past)
         return m, Published(announced.body, {}, announced.relative_error, announced.bodies)
 
@@ -405,26 +425,29 @@ class Symmetric(Scheme[Mixing]):
         key, name = (sender, self._phase(ctx.view, frame.round)), ctx.name(sender)
         if self.publisher.replicates:
             copy = moved(m.copies.get(key, m.start), frame.body, ctx, ctx.fragment_of(frame))
-        elif self.keeps:
+        elif self.keeps or self._follows(ctx):
             copy = ctx.view.codec.decode(frame.body, ctx.view.layout)
         else:
             weight = ctx.neighbours.weights[sender]
             return replace(m, gathered=m.gathered.add(ctx, sender, frame.body, weight, m))
         messages.require_proportion(name, copy, m.latest, ctx.view.layout)
+        if self._follows(ctx):
+            rate = self._rate(ctx, frame.body, m.rates.get(sender) or self._first_rate(ctx))
+            m = replace(m, rates={**m.rates, sender: rate})
         return replace(m, copies={**m.copies, key: copy})
 
     @override
     def mix(self, m: Mixing, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Mixing, Spread]:
         """Return x~ + eta sum_j W_ij (p_j - p_i) over the fresh neighbours j, and how far they
-        lay: ||p_j - x_i||."""
+        lay: ||p_j - x_i||. Where rates follow messages, eta is the smaller one of an edge's two."""
         assert m.public is not None
         of = ctx.fragment.of
         x, public = of(m.x), of(m.public)
-        if self.publisher.replicates or self.keeps:
+        if self.publisher.replicates or self.keeps or self._follows(ctx):
             phase = self._phase(ctx.view, ctx.round)
             copies = {j: of(m.copies.get((j, phase), m.start)) for j in fresh}
             row, spread = self._row(copies, public, ctx), _spread(copies, x)
-            pull = _summed(row, copies, public)
+            pull = _summed({j: w * min(1.0, m.rates.get(j, m.eta) / m.eta) for j, w in row.items()}, copies, public)
         else:
             row = {j: ctx.neighbours.weights[j] for j in fresh}
             total = m.gathered.total
@@ -492,6 +515,16 @@ class Symmetric(Scheme[Mixing]):
 
     def _clean(self, m: Mixing) -> Mixing:
         return replace(m, base=None, public=None, own=None, gathered=Gathered(), body=None, early=None)
+
+    def _follows(self, ctx: RoundContext) -> bool:
+        """Tell whether the averaging rate goes by the messages."""
+        return not self.eta and self.says is Says.REPAIRED and follows(ctx.view.codec)
+
+    def _first_rate(self, ctx: RoundContext) -> float:
+        return self.publisher.rate(on_probe(ctx.view.codec, ctx.view.layout.size // self.fragments))
+
+    def _rate(self, ctx: RoundContext, body: Body, before: float) -> float:
+        return rate_of(self.publisher.followed, before, ctx.view.codec, body, ctx.view.layout)
 
     def _phase(self, view: NodeView, round: Round) -> int:
         """Return the phase that news is kept under: 0 for what stands for itself, whatever phase it
@@ -726,8 +759,11 @@ class Bagua(Symmetric):
 
     @override
     def adopt(self, m: Mixing, sender: int, phase: int, full: Snapshot, ctx: RoundContext) -> Mixing:
+        """Take the replica for the next mixing, too, unless this round's message is in it already
+        and an earlier replica is here: a restart is then as if the message had come."""
+        past, key = m.past, (sender, phase)
         m = Symmetric.adopt(self, m, sender, phase, full, ctx)
-        return replace(m, past={**m.past, (sender, phase): full.vectors[0]})
+        return m if full.round > ctx.round and key in past else replace(m, past={**past, key: full.vectors[0]})
 
 
 def bagua_lp(eta: EtaOrDefault = 1.0) -> Bagua:
