@@ -33,6 +33,7 @@ __all__ = [
     "bits_per_value",
     "by_tensor",
     "error_feedback",
+    "exact_from",
     "for_layout",
     "from_wire",
     "get",
@@ -152,6 +153,16 @@ def for_layout(codec: Codec[Any], layout: Layout) -> Codec[Any]:
     if isinstance(codec, ErrorFeedback):
         return replace(codec, codec=for_layout(codec.codec, layout))
     return exact_statistics(codec, get("fp32"))
+
+
+def exact_from(codec: Codec[Any], layout: Layout) -> int:
+    """Return from which value of float32[layout.size] on all arrive as they were sent, but for a
+    float's rounding: the statistics, which come last, as `for_layout` has it; layout.size where
+    they do not."""
+    choose, inside = getattr(codec, "choose", None), getattr(codec, "codecs", (codec,))
+    statistics = [t for t in layout.tensors if not t.trainable]
+    exact = all(inside[choose(t) if choose else 0].name in FILES["floats"] for t in statistics)
+    return layout.trainable_size if exact else layout.size
 
 
 def from_wire(codec_id: int, params: bytes) -> Codec[Any]:

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from typing_extensions import override
 
+from edgegossip import codecs
 from edgegossip.codecs.base import Body, Codec
 from edgegossip.codecs.checks import nonfinite, require_body_bytes
 from edgegossip.codecs.floats import Float, Fp32
@@ -439,15 +440,20 @@ class Symmetric(Scheme[Mixing]):
     @override
     def mix(self, m: Mixing, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Mixing, Spread]:
         """Return x~ + eta sum_j W_ij (p_j - p_i) over the fresh neighbours j, and how far they
-        lay: ||p_j - x_i||. Where rates follow messages, eta is the smaller one of an edge's two."""
+        lay: ||p_j - x_i||. Where rates follow messages, eta is the smaller one of an edge's two.
+        Statistics that arrive exact are mixed in full: eta is for what messages get wrong, and
+        training sets statistics anew before they have come together at less."""
         assert m.public is not None
         of = ctx.fragment.of
-        x, public = of(m.x), of(m.public)
+        x, public, cut = of(m.x), of(m.public), self._exact_from(ctx)
         if self.publisher.replicates or self.keeps or self._follows(ctx):
             phase = self._phase(ctx.view, ctx.round)
             copies = {j: of(m.copies.get((j, phase), m.start)) for j in fresh}
             row, spread = self._row(copies, public, ctx), _spread(copies, x)
-            pull = _summed({j: w * min(1.0, m.rates.get(j, m.eta) / m.eta) for j, w in row.items()}, copies, public)
+            pull = _summed(row, copies, public)
+            if m.rates:
+                rates = {j: w * min(1.0, m.rates.get(j, m.eta) / m.eta) for j, w in row.items()}
+                pull[:cut] = _summed(rates, {j: copy[:cut] for j, copy in copies.items()}, public[:cut])
         else:
             row = {j: ctx.neighbours.weights[j] for j in fresh}
             total = m.gathered.total
@@ -458,7 +464,7 @@ class Symmetric(Scheme[Mixing]):
         for j, own in (m.own or {}).items():
             if j in row:
                 pull += np.float32(row[j]) * (public - of(own))
-        pull *= np.float32(m.eta)
+        pull[:cut] *= np.float32(m.eta)
         return self.pulled(m, pull, ctx, row), spread
 
     def pulled(self, m: Mixing, pull: Vec, ctx: RoundContext, row: Mapping[int, float]) -> Mixing:
@@ -519,6 +525,10 @@ class Symmetric(Scheme[Mixing]):
     def _follows(self, ctx: RoundContext) -> bool:
         """Tell whether the averaging rate goes by the messages."""
         return not self.eta and self.says is Says.REPAIRED and follows(ctx.view.codec)
+
+    def _exact_from(self, ctx: RoundContext) -> int:
+        """Return from which value of what the round exchanges on eta is 1."""
+        return codecs.exact_from(ctx.view.codec, ctx.fragment.layout)
 
     def _first_rate(self, ctx: RoundContext) -> float:
         return self.publisher.rate(on_probe(ctx.view.codec, ctx.view.layout.size // self.fragments))
@@ -789,7 +799,7 @@ def extrapolate(m: Mixing, local: LocalUpdate, layout: Layout) -> tuple[Vec, Vec
 
 @dataclass(frozen=True, slots=True)
 class D2(Symmetric):
-    """The symmetric scheme with an averaging rate that the graph allows."""
+    """The symmetric scheme with an averaging rate that the graph allows, whatever is mixed."""
 
     @override
     def init(self, x: Vec, ctx: RoundContext) -> Mixing:
@@ -803,6 +813,10 @@ class D2(Symmetric):
             )
         m = Symmetric.init(self, x, ctx)
         return m if self.eta or m.eta < largest - D2_MARGIN else replace(m, eta=0.5)
+
+    @override
+    def _exact_from(self, ctx: RoundContext) -> int:
+        return ctx.fragment.layout.size
 
     @override
     def pulled(self, m: Mixing, pull: Vec, ctx: RoundContext, row: Mapping[int, float]) -> Mixing:

@@ -31,6 +31,7 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 from typing_extensions import override
 
+from edgegossip import codecs
 from edgegossip.choices import Range
 from edgegossip.codecs.base import Body
 from edgegossip.codecs.checks import all_finite
@@ -190,13 +191,17 @@ class Tracking(Scheme[Tracked]):
         assert m.base is not None and m.public is not None
         x, (model, direction) = m.base.copy(), m.public
         cut, squares, row = ctx.view.layout.trainable_size, {}, {}
+        exact = codecs.exact_from(ctx.view.codec, ctx.view.layout)
         edges = {j: edge for j, edge in m.edges.items() if ctx.name(j) not in ctx.view.down}
         for j in fresh:
             heard, row[j] = m.heard[j], ctx.neighbours.weights[j]
             weight = np.float32(min(m.eta, heard.rate or m.eta) * row[j])
             away = heard.model - m.x
             squares[j] = messages.squares_of(away)
-            x += weight * (heard.model - model)
+            pull = heard.model - model
+            pull[:exact] *= weight
+            pull[exact:] *= np.float32(row[j])  # as `symmetric.Symmetric.mix` does
+            x += pull
             pull = weight * (heard.direction - direction)
             pull[cut:] = 0.0
             stamp = _stamp(m, j)

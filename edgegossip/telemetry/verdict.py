@@ -13,7 +13,8 @@ second run reads no warning, so each rule waits for evidence, and short runs are
   loss hardly fell, and is that of guessing right as often as the accuracy says.
 - `apart` (ruin): the boards hold different models. The average of them is far worse than they are,
   or they are far worse than it, or the worst board has learnt a quarter of what the best has, or
-  they are further from the average than that is long. A hint where they are merely far from it.
+  they are further from the average than that is long. A hint where they are merely far from it, or
+  their statistics of batch norm are.
 - `isolated` (ruin): the boards exchanged nothing in the whole run, however short it was, whatever
   the reason: no message of another counted, or no update was used.
 - `split` (ruin): boards that finished fall into groups that exchanged nothing in the last third of
@@ -54,6 +55,7 @@ ENOUGH_ROUNDS = 10  # before which nobody is told that nothing was learnt
 MANY_ROUNDS = 100  # after which less than one pass over the data is enough
 FEW_LOSSES = 5  # a curve of fewer rounds is none
 LATE = 2 / 3  # the last third of a run: who has not exchanged in it, does not any more
+FAR_STATISTICS = 0.5  # deviations from the average statistics of batch norm: a layer is given other numbers
 FAR = 0.3  # from the average, in lengths of it: boards with even data are at 0.01 to 0.05
 COARSE = 0.5  # relative error of a message from which on whole models suffer
 MUTE = 0.99  # ... and nothing is said
@@ -147,6 +149,7 @@ class _Node:
     r2: float | None = None
     tested: float = 0.0  # examples of it
     away: float | None = None  # from the average, in lengths of it
+    statistics: float = 0.0  # of batch norm, from their average, in deviations
     compared: int = 0  # rounds in which others' models were held against each other
     far: dict[NodeId, list[float]] = field(default_factory=dict)  # whose -> rounds far off, sum of log times
     sent: dict[NodeId, int] = field(default_factory=dict)  # neighbour -> last round in which it got something
@@ -272,7 +275,9 @@ class Evidence:
             case "compared":
                 away, length = event.fields.get("distance"), event.fields.get("length")
                 if isinstance(away, float | int) and isinstance(length, float | int) and length > 0:
-                    self._nodes.setdefault(event.node, _Node()).away = away / length
+                    node = self._nodes.setdefault(event.node, _Node())
+                    node.away, statistics = away / length, event.fields.get("statistics")
+                    node.statistics = float(statistics) if isinstance(statistics, float | int) else 0.0
             case "averaged":
                 numbers = {k: float(v) for k, v in event.fields.items() if isinstance(v, float | int)}
                 self._averaged = numbers
@@ -362,6 +367,10 @@ class Evidence:
         if far > FAR and self._enough(nodes):
             text = f"the boards hold different models: up to {far:.2g} of a model's length from their average"
             yield Finding("apart", text, self._cure_of_apart(), far > BEYOND)
+        elif (statistics := max((node.statistics for node in nodes.values()), default=0.0)) > FAR_STATISTICS:
+            text = f"the boards' statistics of batch norm differ: up to {statistics:.2g} deviations from their average"
+            cure = "use the average of the models (model save), exchange after fewer steps, or take a norm without them"
+            yield Finding("apart", text, cure)
 
     def _isolated(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
         if self._plan.edges and not any(self._plan.edges):

@@ -77,8 +77,9 @@ def distances(fleet: Any, allowed: Any, rounds: int, seed: int, tail: float = 0.
 
 
 def grows(found: list[float]) -> bool:
-    third = len(found) // 3
-    return np.mean(found[-third:]) > 1.1 * np.mean(found[third : 2 * third]) or max(found) > 1.0
+    """Whether boards end further apart than they ever were, or than they would be alone."""
+    cut = 2 * len(found) // 3
+    return float(np.mean(found[cut:])) > 1.1 * max(found[:cut]) or max(found) > 1.0
 
 
 @pytest.mark.parametrize("bits", [0.0, 0.86, 8.0])
@@ -112,8 +113,8 @@ def test_from_2_kbit_to_20_mbit_no_distance_grows(make_fleet: Any, algorithm: st
     tail = float(seed % 2)
     for seconds in (0.0, 0.05):
         for mbit in (*((speed,) * 4 for speed in MBIT), MBIT[:4], MBIT[1:]):
-            fleet = fleet_of(make_fleet, algorithm, 2000)
-            found = distances(fleet, Links(fleet, mbit, seconds).allowed, 240, seed, tail)
+            fleet = fleet_of(make_fleet, algorithm, 1000)
+            found = distances(fleet, Links(fleet, mbit, seconds).allowed, 150, seed, tail)
             assert not grows(found), (seconds, mbit)
 
 
