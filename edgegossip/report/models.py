@@ -351,7 +351,9 @@ def _statistics_apart(sources: Mapping[NodeId, _Source], average: FoundModel) ->
     Nothing without batch norm."""
     found: dict[NodeId, float] = {}
     for layer in (name.removesuffix("running_var") for name in average.travels if name.endswith("running_var")):
-        var, own = average.arrays[f"{layer}running_var"].astype(np.float64), f"{layer}running_mean"
+        if (own := f"{layer}running_mean") not in average.travels:
+            continue
+        var = average.arrays[f"{layer}running_var"].astype(np.float64)
         tiny = np.maximum(var, np.finfo(np.float32).tiny)
         for board, source in sources.items():
             shifts = (source.read(own) - average.arrays[own].astype(np.float64)) / np.sqrt(tiny)
