@@ -367,7 +367,8 @@ class Evidence:
         if far > FAR and self._enough(nodes):
             text = f"the boards hold different models: up to {far:.2g} of a model's length from their average"
             yield Finding("apart", text, self._cure_of_apart(), far > BEYOND)
-        elif (statistics := max((node.statistics for node in nodes.values()), default=0.0)) > FAR_STATISTICS:
+        statistics = max((node.statistics for node in nodes.values()), default=0.0)
+        if statistics > FAR_STATISTICS and far <= FAR and self._enough(nodes):
             text = f"the boards' statistics of batch norm differ: up to {statistics:.2g} deviations from their average"
             cure = "use the average of the models (model save), exchange after fewer steps, or take a norm without them"
             yield Finding("apart", text, cure)
