@@ -165,6 +165,12 @@ class PerTensor(Codec[PerTensorState]):
         for run, piece in self._pieces(flat(body), layout):
             add_own(self.codecs[run.codec], piece, run.layout, run.of(out), weight)
 
+    def main_part(self, body: Body, layout: Layout) -> tuple[int, int]:
+        """Return how many bytes of a body are the main codec's, and of how many values. Raises
+        DecodeError."""
+        found = [(run.layout.size, len(piece)) for run, piece in self._pieces(flat(body), layout) if not run.codec]
+        return sum(size for _, size in found), sum(values for values, _ in found)
+
     def _require_sound(self, pieces: list[tuple[_Run, memoryview]]) -> None:
         for run, piece in pieces:
             require_sound(self.codecs[run.codec], piece, run.layout)

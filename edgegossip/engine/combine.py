@@ -10,6 +10,7 @@ variates.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median_high
@@ -25,6 +26,7 @@ from edgegossip.engine.scaffold import RATE_RATIO, ControlVariates, way_of
 from edgegossip.engine.server_boards import Address
 from edgegossip.engine.server_frames import Channel
 from edgegossip.frame import Aux, Frame
+from edgegossip.gossip.messages import LARGEST_STATISTIC
 from edgegossip.gossip.outer import Memory, OuterOptimizer
 from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, NodeId, PeerError, Round, Vec
@@ -98,6 +100,7 @@ class Mean(Combiner):
 
     def __init__(self, channel: Channel, *, uniform: bool = False) -> None:
         self._channel, self._uniform = channel, uniform
+        self._trained = slice(channel.layout.trainable_size)
         self._norms = NormFilter()
         self._usual: float | None = None  # the shortest mean since each update was measured; None: that never was
 
@@ -118,12 +121,12 @@ class Mean(Combiner):
         # A mean and a decoded update are each as large as the model: there is one of them at a
         # time.
         mean = self._mean(_usable(shares, refused), refused)
-        moved = length(mean)
+        moved = self._length(mean)
         if self._usual is not None and not moved <= _SUSPICIOUS * self._usual:
             del mean
             lengths = self._inspect(x, _usable(shares, refused), refused)
             mean = self._mean(_usable(shares, refused), refused)
-            moved = length(mean)
+            moved = self._length(mean)
         if len(refused) == len(shares):
             return Combined(None, refused)
         with np.errstate(over="ignore"):
@@ -133,7 +136,7 @@ class Mean(Combiner):
             return Combined(None, {s.name: refused.get(s.name, why) for s in shares})
         self._usual = moved if lengths or self._usual is None else min(moved, self._usual)
         if lengths:
-            self._norms.used({name: v for name, v in lengths.items() if name not in refused}, x)
+            self._norms.used({name: v for name, v in lengths.items() if name not in refused}, x[self._trained])
         else:
             self._norms.unmeasured()
         return Combined(mean, refused)
@@ -148,6 +151,12 @@ class Mean(Combiner):
         memory = lengths_in(snapshot)
         self._norms.restore(memory)
         self._usual = None if memory["usual"] < 0.0 else memory["usual"]
+
+    def _length(self, update: Vec) -> float:
+        """Return the length of what is trained: how a board's statistics move is a matter of what
+        it measures, in Pa or in volts. Of these only what would overflow is too long."""
+        statistics = length(update[self._trained.stop :])
+        return length(update[self._trained]) if statistics <= LARGEST_STATISTIC else math.inf
 
     def _mean(self, shares: Sequence[WeightedUpdate], refused: dict[NodeId, str]) -> Vec:
         """Average all that can be decoded.
@@ -173,10 +182,10 @@ class Mean(Combiner):
         for share in shares:
             try:
                 decoded = self._channel.codec.decode(share.frame.body, self._channel.layout, scratch)
-                lengths[share.name] = length(decoded)
+                lengths[share.name] = self._length(decoded)
             except PeerError as error:
                 refused[share.name] = str(error)
-        refused.update(self._norms.refused(lengths, x))
+        refused.update(self._norms.refused(lengths, x[self._trained]))
         return lengths
 
 

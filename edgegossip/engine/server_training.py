@@ -275,6 +275,10 @@ class Training:
             self._log("refused", f"refused the profile of {name}: {problem}", peer=name)
 
     def end_records(self) -> None:
-        """Write records of boards that have waited for a profile."""
+        """Write records of boards that have waited for a profile; name those whose data the model
+        has nothing of."""
+        for name in self._plan.boards:
+            if name not in self._examples.claimed:
+                self._log("unused", f"no update of {name} was ever used", peer=name)
         if self._records is not None:
             self._records.end()

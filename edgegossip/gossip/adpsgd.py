@@ -244,7 +244,7 @@ class AdPsgd(GossipAlgorithm[State]):
     def _begin(self, s: State) -> tuple[State, list[Action]]:
         """End the round and begin an exchange with somebody who is up, if there is anybody."""
         distance = math.sqrt(s.squares / s.count) if s.count else math.nan
-        done = RoundDone(s.round, distance, math.nan)
+        done = RoundDone(s.round, distance, math.nan, heard=s.count)
         after = replace(s, round=s.round + 1, stepped=False, count=0, squares=0.0)
         peers = s.view.up(s.view.topology.neighbours(s.index, s.round).out)
         if not peers:
@@ -258,7 +258,7 @@ class AdPsgd(GossipAlgorithm[State]):
         begun = {**s.begun, j: Begun(frame, public)}
         sequences = _put(s.sequences, j, sequence)
         s = replace(after, codec=codec, begun=begun, sequences=sequences, waiting=j, repeats=0)
-        return s, [Checkpoint(), *self._ask(s, j), RoundDone(done.round, distance, relative_error(public - s.x, s.x))]
+        return s, [Checkpoint(), *self._ask(s, j), replace(done, relative_error=relative_error(public - s.x, s.x))]
 
     def _ask(self, s: State, j: int) -> list[Action]:
         """Send the request to j, and give it its share of the deadline."""
@@ -326,7 +326,7 @@ class AdPsgd(GossipAlgorithm[State]):
     def _adopt(self, s: State, j: int, frame: Frame) -> tuple[State, list[Action]]:
         """Go on with the peer's model in the last round that the peer did; what this node began is
         given up."""
-        x = _vector_of(s.view, j, frame, s.x)
+        x = _vector_of(s.view, j, frame, s.x, 1.0 + frame.round)  # a fresh node's own has learnt nothing yet
         s = replace(s, x=x, round=frame.round, begun=_NOTHING, waiting=None, fresh=False)
         s, actions = self._go_on(s)
         return s, [Checkpoint(), Adopted(s.view.members[j], frame.round), SetTimer(None), *actions]
@@ -364,7 +364,7 @@ def _with_taken(s: State, j: int, taken: tuple[Taken, ...]) -> State:
 
 def _saw(s: State, way: Vec) -> State:
     """Count the distance between a neighbour's model and this node's."""
-    return replace(s, count=s.count + 1, squares=s.squares + float(way.dot(way)))
+    return replace(s, count=s.count + 1, squares=s.squares + messages.squares_of(way))
 
 
 def _put(numbers: tuple[int, ...], k: int, value: int) -> tuple[int, ...]:
@@ -415,11 +415,11 @@ def _codec_of(view: NodeView, frame: Frame) -> Codec[Any]:
     return FP32 if frame.kind == Kind.STATE else view.codec
 
 
-def _vector_of(view: NodeView, sender: int, frame: Frame, own: Vec) -> Vec:
+def _vector_of(view: NodeView, sender: int, frame: Frame, own: Vec, times: float = 1.0) -> Vec:
     """Decode a body, float32[n]. Raises DecodeError, or PeerError when it is too large to average
     with the own model."""
     vec: Vec = _codec_of(view, frame).decode(frame.body, view.layout, out=np.empty(view.layout.size, np.float32))
-    messages.squared_norm(view.members[sender], vec, own)
+    messages.require_proportion(view.members[sender], vec, own, view.layout, times)
     return vec
 
 

@@ -138,6 +138,7 @@ class RoundDone:
     consensus_distance: float  # root mean square over in-neighbours of ||x_j - x_i||_2; nan without any
     relative_error: float  # ||decoded - sent|| / ||sent|| of this node's own message; nan when nothing was sent
     distances: Mapping[NodeId, float] = field(default_factory=dict)  # ||x_j - x_i||_2 by in-neighbour, where known
+    heard: int = 0  # neighbours whose news counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@ that a node sends.
 
 Nothing from the wire is trusted. A message must be of this run and model (engine/node.py), codec
 and neighbourhood before anybody looks into it (`sender_of`, `admit`, `number_of`); its values must
-be in proportion to the node's own before they count (`squared_norm`). Whatever is wrong is a
+be in proportion to the node's own before they count (`require_proportion`). Whatever is wrong is a
 PeerError that names the sender."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -21,10 +21,12 @@ from edgegossip.codecs.floats import Fp32
 from edgegossip.codecs.keys import derive_key
 from edgegossip.frame import Aux, Frame, Kind, expect_codec
 from edgegossip.gossip.base import Message, NodeView
+from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, NodeId, PeerError, Round, UsageError, Vec
 
-IMPLAUSIBLE = 1e4  # times the own model's norm
-LARGEST = 1e18  # norm of anything that is taken in: its square is still a float32
+IMPLAUSIBLE = 1e4  # times as long as the own tensor, or as one of ones where that is longer
+LARGEST = 1e18  # norm of anything trained that is taken in: its square is still a float32
+LARGEST_STATISTIC = 1e24  # the same of statistics: a variance of milliseconds since 1970 is below
 MAX_ID = 2**48 - 1  # of sessions, incarnations, processes: whole numbers up to 2^53 are exact beside a body
 FP32 = Fp32()  # of full states, whatever the run's codec is
 
@@ -108,27 +110,50 @@ def bodies(frame: Frame, count: int, tag: Aux = Aux.SPLIT) -> tuple[Body, ...]:
     return whole[:cut], whole[cut:]
 
 
-def squared_norm(name: NodeId, vec: Vec | NDArray[np.float64], own: Vec, times: float = 1.0) -> float:
-    """Return ||vec||^2. Raises PeerError when it is out of all proportion to the own vector: more
-    than IMPLAUSIBLE times ||own|| + 1, as after training that diverged or with intent. `times`, 1
-    or more: for a sum of so many such vectors."""
-    squares = float(np.vdot(vec, vec))  # unlike `dot` it is silent about an overflow, which is what is looked for
-    require_proportion(name, squares, own, times)
-    return squares
+def squares_of(vec: Vec | NDArray[np.float64]) -> float:
+    """Return ||vec||^2, finite where it is above what a float32 holds."""
+    squares = float(np.vdot(vec, vec))  # unlike `dot` it is silent about an overflow
+    return squares if math.isfinite(squares) else float(np.vdot(wide := vec.astype(np.float64), wide))
 
 
-def require_proportion(name: NodeId, squares: float, own: Vec, times: float = 1.0) -> None:
-    """Raise PeerError as `squared_norm` does, for a vector whose ||vec||^2 is known."""
-    if squares <= IMPLAUSIBLE * IMPLAUSIBLE:  # whatever the own norm is
-        return
-    limit = min(IMPLAUSIBLE * times * (math.sqrt(float(np.vdot(own, own))) + 1.0), LARGEST)
-    if not squares <= limit * limit:
-        raise PeerError(f"{name} sent values that are too large to average")
+def require_proportion(
+    name: NodeId, vec: Vec | NDArray[np.float64], own: Vec, layout: Layout, times: float = 1.0
+) -> None:
+    """Raise PeerError when a tensor of vec, [layout.size], is out of all proportion to the own one:
+    longer than IMPLAUSIBLE times that or one of ones, as after training that diverged or
+    with intent. `times`, 1 or more: for what may be a sum of so many.
+
+    Each tensor is held against its own kind: a bias may be at 0 beside an embedding at 1e3.
+    Statistics have no such measure. What boards measure, in Pa or in volts, is what may differ, and
+    every board begins with 0 and 1. Of these only what would overflow is refused."""
+    if tensor := disproportion(lambda part: squares_of(vec[part]), own, layout, times):
+        raise too_large(name, tensor)
+
+
+def too_large(name: NodeId, tensor: str) -> PeerError:
+    """Return the refusal of values in this tensor."""
+    return PeerError(f"{name} sent values that are too large to average, in {tensor}")
+
+
+def disproportion(
+    squares: Callable[[slice], float], own: Vec, layout: Layout, times: float = 1.0, margin: float = 1.0
+) -> str:
+    """Return the tensor that `require_proportion` refuses, "" where there is none, of a vector with
+    these sums of squares in its parts. `margin`: what is believed is so many times smaller."""
+    if squares(slice(0, layout.size)) <= (IMPLAUSIBLE / margin) ** 2:  # whatever the own tensors are
+        return ""
+    for k, tensor in enumerate(layout.tensors):
+        part, limit = slice(layout.offsets[k], layout.offsets[k + 1]), LARGEST_STATISTIC
+        if tensor.trainable:
+            limit = min(IMPLAUSIBLE * times * math.sqrt(squares_of(own[part]) + tensor.size), LARGEST)
+        if tensor.size and not squares(part) <= (limit / margin) ** 2:
+            return tensor.name
+    return ""
 
 
 def relative_error(error: Vec, meant: Vec) -> float:
     """Return ||error|| / ||meant||; 0 when both vanish."""
-    lost, whole = math.sqrt(float(error.dot(error))), math.sqrt(float(meant.dot(meant)))
+    lost, whole = math.sqrt(squares_of(error)), math.sqrt(squares_of(meant))
     return lost / whole if whole else (0.0 if lost == 0.0 else math.inf)
 
 

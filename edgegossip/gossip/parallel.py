@@ -18,7 +18,6 @@ member, three with momentum."""
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -107,7 +106,7 @@ class Parallel(Scheme[Streams]):
     @override
     def take(self, m: Streams, sender: int, frame: Frame, ctx: RoundContext) -> Streams:
         decoded = ctx.view.codec.decode(frame.body, ctx.view.layout)
-        messages.squared_norm(ctx.name(sender), decoded, m.x)
+        messages.require_proportion(ctx.name(sender), decoded, m.x, ctx.view.layout)
         return self._with(m, sender, self._on(_of(m, sender), decoded))
 
     @override
@@ -139,9 +138,9 @@ class Parallel(Scheme[Streams]):
         name, own, theirs = ctx.name(sender), full.vectors[: self.parts // 2], full.vectors[self.parts // 2 :]
         count, known = _count(name, full, Aux.EXAMPLES, name), _count(name, full, Aux.STEPS, ctx.view.node)
         for vec, times in zip(own, self._times(count), strict=True):
-            messages.squared_norm(name, vec, m.x, times)
+            messages.require_proportion(name, vec, m.x, ctx.view.layout, times)
         m = self._with(m, sender, self._stream(own, count))
-        if m.process == ctx.view.boot or known <= _of(m, m.index).count or not self._believes(m, theirs, known):
+        if m.process == ctx.view.boot or known <= _of(m, m.index).count or not self._believes(m, theirs, known, ctx):
             return m
         return self._with(m, m.index, self._stream(theirs, known))
 
@@ -167,23 +166,28 @@ class Parallel(Scheme[Streams]):
         """Return how many plausible messages each of the `_vectors` of a stream may add up to.
 
         Not the model but the messages bound a sum: local gradients that cancel in the mean let
-        every F grow for ever, each by one message of at most `squared_norm`'s limit a round, which
+        every F grow for ever, each by one message of at most `require_proportion`'s limit, which
         momentum repeats 1 / (1 - mu) times in all. Whoever names a false count is believed a false
         sum; a single one of its messages may be as large, and both are bounded."""
         each = 1.0 / (1.0 - self.momentum)
         sums = [each * (count + 1)] * 2  # and what rounding lost of it
         return [*sums, each] if self.momentum else sums
 
-    def _believes(self, m: Streams, vectors: Sequence[Vec], count: int) -> bool:
+    def _believes(self, m: Streams, vectors: Sequence[Vec], count: int, ctx: RoundContext) -> bool:
         """Tell whether these may be the own stream.
 
         What is believed must be MARGIN times smaller than what others take: a node whose own stream
         is at the very limit would be refused by those whose models are a little smaller, or one
         message later. Who brings more may be honest, and hold what this node sent when it lied or
         diverged: it is no reason to refuse its own stream."""
-        norm = math.sqrt(float(np.vdot(m.x, m.x))) + 1.0
-        most = [min(messages.IMPLAUSIBLE * times * norm, messages.LARGEST) / MARGIN for times in self._times(count)]
-        return all(float(np.vdot(vec, vec)) <= limit**2 for vec, limit in zip(vectors, most, strict=True))
+
+        def fits(vec: Vec, times: float) -> bool:
+            found = messages.disproportion(
+                lambda part: messages.squares_of(vec[part]), m.x, ctx.view.layout, times, MARGIN
+            )
+            return not found
+
+        return all(map(fits, vectors, self._times(count)))
 
     def _on(self, stream: Stream, delta: Vec) -> Stream:
         """Return the stream one message further: V <- mu V + delta; F <- F + V, or F + delta + mu V

@@ -30,7 +30,7 @@ from typing_extensions import override
 
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import messages
-from edgegossip.gossip.averaging import EtaOrDefault, on_probe
+from edgegossip.gossip.averaging import EtaOrDefault, follows, on_probe, rate_of
 from edgegossip.gossip.base import Audit, NodeView, Says
 from edgegossip.gossip.messages import MAX_ID, number_of
 from edgegossip.gossip.requirements import require_column_stochastic
@@ -68,7 +68,7 @@ class Mass:
     memory: Any  # the publisher's
     start: Vec  # what replicas start from
     fingerprint: int  # of that
-    eta: float
+    eta: float  # of the own last message, where the rate follows them
     incoming: Vec64 | None = None  # handed over to this node since its round began
     incoming_weight: float = 0.0
     sent: Mapping[Key, Total] = field(default_factory=dict)
@@ -131,23 +131,22 @@ class Push(Scheme[Mass]):
     def publish(self, m: Mass, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mass, Published]:
         x = m.x + min(1.0, max(m.u, 0.0) / FULL) * local.delta
         memory, announced = self.publisher.publish(m.memory, x.astype(np.float32), local, ctx)
+        if not self.eta and self.says is Says.REPAIRED and follows(ctx.view.codec):
+            eta = rate_of(self.publisher.followed, m.eta, ctx.view.codec, announced.body, ctx.view.layout)
+            m = replace(m, eta=eta)
         shares = self._shares(m, ctx, to)
         sent = dict(m.sent)
         numbers: dict[int, Numbers] = {}
         publics = {k: announced.own.get(k, (announced.body, announced.public))[1] for k in shares}
-        parts: dict[tuple[float, int], Vec64] = {}  # one vector for all who get the same
-        for k, share in shares.items():
-            if (what := (share, id(publics[k]))) not in parts:
-                parts[what] = share * publics[k].astype(np.float64)
         u = m.u
         for k in ctx.neighbours.out:
             share, key = shares.get(k, 0.0), (k, ctx.phase)
             total = sent.get(key) or Total(np.zeros_like(x), 0.0)
             if share:
-                part = parts[share, id(publics[k])]
-                x -= part
+                mass = _raised(total.mass, share, publics[k])
+                x -= mass - total.mass
                 u -= share * m.u
-                total = Total(total.mass + part, total.weight + share * m.u)
+                total = Total(mass, total.weight + share * m.u)
             sent[key] = total
             numbers[k] = {Aux.SHARE: share, Aux.PUSH_SUM_WEIGHT: total.weight, Aux.INCARNATION: m.incarnation}
         m = replace(m, x=x, u=u, memory=memory, sent=sent)
@@ -164,12 +163,11 @@ class Push(Scheme[Mass]):
             copies = {**copies, key: public}
         else:
             public = ctx.view.codec.decode(frame.body, ctx.view.layout)
-        messages.squared_norm(name, public, m.z)
-        part = share * public.astype(np.float64)
-        gained = weight - seen.weight
-        total = Total(seen.mass + part, weight, incarnation)
+        messages.require_proportion(name, public, m.z, ctx.view.layout)
+        mass, gained = _raised(seen.mass, share, public), weight - seen.weight
+        total = Total(mass, weight, incarnation)
         squares = _further(m, public, gained, share)
-        return _gain(m, part, gained, seen={**m.seen, key: total}, copies=copies, squares=squares)
+        return _gain(m, mass - seen.mass, gained, seen={**m.seen, key: total}, copies=copies, squares=squares)
 
     @override
     def mix(self, m: Mass, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Mass, Spread]:
@@ -193,11 +191,9 @@ class Push(Scheme[Mass]):
 
     @override
     def full(self, m: Mass, to: int, phase: int) -> Snapshot:
-        """Return the total as two float32 vectors, high and low part, which is exact to 2^-48; then
-        the replica."""
+        """Return the total as two float32 vectors, whose sum it is; then the replica."""
         total = m.sent.get((to, phase)) or Total(np.zeros_like(m.x), 0.0)
-        high = total.mass.astype(np.float32)
-        low = (total.mass - high).astype(np.float32)
+        high, low = _halves(total.mass)
         public = self.public(m, phase)
         vectors = [high, low] if public is None else [high, low, public]
         return Snapshot(vectors, {Aux.PUSH_SUM_WEIGHT: total.weight, Aux.INCARNATION: m.incarnation})
@@ -216,10 +212,11 @@ class Push(Scheme[Mass]):
         if seen is None or seen.incarnation not in (0, incarnation):
             seen = Total(np.zeros_like(total), 0.0)
         part = total - seen.mass
-        messages.squared_norm(name, part, m.z)
+        times = ctx.ahead(full.round)
+        messages.require_proportion(name, part, m.z, ctx.view.layout, times)
         copies = m.copies
         if self.publisher.replicates:
-            messages.squared_norm(name, full.vectors[2], m.z)
+            messages.require_proportion(name, full.vectors[2], m.z, ctx.view.layout, times)
             copies = {**copies, key: full.vectors[2]}
         return _gain(
             m, part, weight - seen.weight, seen={**m.seen, key: Total(total, weight, incarnation)}, copies=copies
@@ -258,6 +255,19 @@ class Push(Scheme[Mass]):
             return {}
         w = ctx.view.topology.matrix(ctx.round)
         return {k: m.eta * float(w[k, ctx.index]) for k in _with_way_back(ctx.view, ctx.index, to)}
+
+
+def _raised(total: Vec64, share: float, public: Vec) -> Vec64:
+    """Return total + share * public, float64[n], as a full state can say it. By how much it is more
+    than `total` is what is handed over: the same to the bit by a message and by a full state."""
+    high, low = _halves(total + share * public.astype(np.float64))
+    return low.astype(np.float64) + high
+
+
+def _halves(total: Vec64) -> tuple[Vec, Vec]:
+    """Return float32[n] of a float64[n] and of what that leaves."""
+    high = total.astype(np.float32)
+    return high, (total - high).astype(np.float32)
 
 
 def _with_way_back(view: NodeView, index: int, nodes: Iterable[int]) -> tuple[int, ...]:
@@ -309,7 +319,7 @@ def _further(m: Mass, public: Vec, gained: float, share: float) -> tuple[int, fl
         return m.squares
     away = public * np.float32(share / gained)
     away -= m.z
-    return m.squares[0] + 1, m.squares[1] + float(away.dot(away))
+    return m.squares[0] + 1, m.squares[1] + messages.squares_of(away)
 
 
 def _debiased(m: Mass) -> Mass:

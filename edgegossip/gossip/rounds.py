@@ -368,7 +368,7 @@ class Synchronous(GossipAlgorithm[State]):
         math_, spread = self.scheme.mix(s.math, s.ctx, fresh)
         error = s.stepped.published.relative_error if s.stepped.sent else math.nan
         distances = {s.view.members[j]: far for j, far in spread.by_neighbour.items()}
-        done = RoundDone(s.round, spread.distance, error, distances)
+        done = RoundDone(s.round, spread.distance, error, distances, len(fresh))
         s, actions = self._enter(s, s.round + 1, math_)
         return s, [*suspects, Checkpoint(), done, *actions]
 
@@ -857,7 +857,7 @@ class Synchronous(GossipAlgorithm[State]):
         """Take note that a neighbour finds us far behind; once half of them do, take over the model
         of the last one."""
         name = s.view.members[sender]
-        messages.squared_norm(name, model, self.scheme.model(s.math))
+        messages.require_proportion(name, model, self.scheme.model(s.math), s.view.layout, s.ctx.ahead(round))
         if round <= s.round + self._ahead(s):  # not any more
             return self._proceed(s)
         s = replace(s, claims={**s.claims, sender: round})

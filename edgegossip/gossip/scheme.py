@@ -81,6 +81,11 @@ class RoundContext:
         """Return the bytes that a message to each out-neighbour may take, where that is said."""
         return {k: local.allowed[name] for k in self.neighbours.out if (name := self.name(k)) in local.allowed}
 
+    def ahead(self, round: Round) -> float:
+        """Return of how many updates what is of that round may be the sum, beside what this node
+        has: of one for each round that is still to come here."""
+        return 1.0 + max(0, round - self.round)
+
     def name(self, j: int) -> NodeId:
         """Return the name of a member."""
         return self.view.members[j]

@@ -18,12 +18,22 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from typing_extensions import override
 
+from edgegossip import codecs
 from edgegossip.codecs.base import Body, Codec
 from edgegossip.codecs.checks import nonfinite, require_body_bytes
 from edgegossip.codecs.floats import Float, Fp32
 from edgegossip.frame import Frame, Kind
 from edgegossip.gossip import messages
-from edgegossip.gossip.averaging import Eta, EtaOrDefault, default_eta, memory_eta, on_probe
+from edgegossip.gossip.averaging import (
+    Eta,
+    EtaOrDefault,
+    default_eta,
+    difference_eta,
+    follows,
+    memory_eta,
+    on_probe,
+    rate_of,
+)
 from edgegossip.gossip.base import Audit, NodeView, Says
 from edgegossip.gossip.fragments import Fragment, cut
 from edgegossip.gossip.requirements import require_doubly_stochastic, require_honest_majority, require_symmetric
@@ -89,6 +99,10 @@ class Publisher(Protocol[P]):
 
     def rate(self, codec: Codec[Any]) -> float:
         """Return the averaging rate with this codec where none is given."""
+
+    def followed(self, codec: Codec[Any]) -> float:
+        """Return the same of a message where each has bytes of its own (`averaging.rate_of`)."""
+        return self.rate(codec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +244,10 @@ class Difference(Publisher[PublicCopies]):
     def rate(self, codec: Codec[Any]) -> float:
         return default_eta(codec)
 
+    @override
+    def followed(self, codec: Codec[Any]) -> float:
+        return difference_eta(codec)
+
 
 def moved(copy: Vec, body: Body, ctx: RoundContext, fragment: Fragment | None = None) -> Vec:
     """Return copy + decode(body), float32[n], for a body of what this round exchanges, or of this
@@ -257,15 +275,15 @@ class Gathered:
     total: Vec | None = None  # float32[n], zero where nothing is exchanged; None: zero
     distances: Mapping[int, float] | None = None  # ||xhat_j - x_i|| by sender; None: of nobody
 
-    def add(self, ctx: RoundContext, sender: int, body: bytes | memoryview, weight: float, x: Vec) -> Gathered:
+    def add(self, ctx: RoundContext, sender: int, body: bytes | memoryview, weight: float, m: Mixing) -> Gathered:
         """Return the sum with one more message. Raises DecodeError on a bad body, PeerError when
         the values are too large to average."""
-        fragment = ctx.fragment
-        layout, own = fragment.layout, fragment.of(x)
+        fragment, x = ctx.fragment, m.x
+        layout, own = fragment.layout, fragment.of(m.latest)
         part = ctx.view.codec.decode(body, layout, out=np.empty(layout.size, np.float32))
-        messages.squared_norm(ctx.name(sender), part, own)
-        part -= own
-        squares = float(part.dot(part))
+        messages.require_proportion(ctx.name(sender), part, own, layout)
+        part -= fragment.of(x)
+        squares = messages.squares_of(part)
         part *= np.float32(weight)
         if self.total is not None:
             part += fragment.of(self.total)
@@ -288,16 +306,22 @@ class Mixing:
     memory: Any  # the publisher's
     start: Vec  # what replicas start from
     fingerprint: int  # of that
-    eta: float
+    eta: float  # of the own last message, where the rate follows them
     base: Vec | None = None  # x~, from the local update until the round ends
     public: Vec | None = None  # p of this round
     own: Mapping[int, Vec] | None = None  # p, for neighbours that got another message
     past: Any = None  # what the local rule remembers
     gathered: Gathered = field(default_factory=Gathered)
     copies: Mapping[tuple[int, int], Vec] = field(default_factory=lambda: _NONE)  # p_j, where they are kept
+    rates: Mapping[int, float] = field(default_factory=dict)  # of neighbours' last messages, where rates follow them
     row: Mapping[int, float] = field(default_factory=dict)  # weights of the last round
     body: Body | None = None  # own message of this round, where it is needed
     early: Body | None = None  # the one neighbour's message, until there is an update to mix it into
+
+    @property
+    def latest(self) -> Vec:
+        """What neighbours' models are held against, float32[n]: x~ once it is there."""
+        return self.x if self.base is None else self.base
 
 
 # -> what to publish, x~, what to remember
@@ -380,7 +404,7 @@ class Symmetric(Scheme[Mixing]):
     def init(self, x: Vec, ctx: RoundContext) -> Mixing:
         x = x.copy()
         start = np.zeros_like(x) if self.zero_start else x
-        eta = self.eta or self.publisher.rate(on_probe(ctx.view.codec, len(x) // self.fragments))
+        eta = self.eta or self._first_rate(ctx)
         return Mixing(x, self.publisher.init(start, ctx), start, zlib.crc32(start.data) + 1, eta)
 
     @override
@@ -392,6 +416,8 @@ class Symmetric(Scheme[Mixing]):
         v, base, past = self.rule(m, local, ctx.view.layout)
         memory, announced = self.publisher.publish(m.memory, v, local, ctx)
         own = {k: public for k, (_, public) in announced.own.items()} or None
+        if self._follows(ctx):
+            m = replace(m, eta=self._rate(ctx, announced.body, m.eta))
         m = replace(m, memory=memory, base=base, public=announced.public, own=own, past=past)
         return m, Published(announced.body, {}, announced.relative_error, announced.bodies)
 
@@ -400,26 +426,34 @@ class Symmetric(Scheme[Mixing]):
         key, name = (sender, self._phase(ctx.view, frame.round)), ctx.name(sender)
         if self.publisher.replicates:
             copy = moved(m.copies.get(key, m.start), frame.body, ctx, ctx.fragment_of(frame))
-        elif self.keeps:
+        elif self.keeps or self._follows(ctx):
             copy = ctx.view.codec.decode(frame.body, ctx.view.layout)
         else:
             weight = ctx.neighbours.weights[sender]
-            return replace(m, gathered=m.gathered.add(ctx, sender, frame.body, weight, m.x))
-        messages.squared_norm(name, copy, m.x)
+            return replace(m, gathered=m.gathered.add(ctx, sender, frame.body, weight, m))
+        messages.require_proportion(name, copy, m.latest, ctx.view.layout)
+        if self._follows(ctx):
+            rate = self._rate(ctx, frame.body, m.rates.get(sender) or self._first_rate(ctx))
+            m = replace(m, rates={**m.rates, sender: rate})
         return replace(m, copies={**m.copies, key: copy})
 
     @override
     def mix(self, m: Mixing, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Mixing, Spread]:
         """Return x~ + eta sum_j W_ij (p_j - p_i) over the fresh neighbours j, and how far they
-        lay: ||p_j - x_i||."""
+        lay: ||p_j - x_i||. Where rates follow messages, eta is the smaller one of an edge's two.
+        Statistics that arrive exact are mixed in full: eta is for what messages get wrong, and
+        training sets statistics anew before they have come together at less."""
         assert m.public is not None
         of = ctx.fragment.of
-        x, public = of(m.x), of(m.public)
-        if self.publisher.replicates or self.keeps:
+        x, public, cut = of(m.x), of(m.public), self._exact_from(ctx)
+        if self.publisher.replicates or self.keeps or self._follows(ctx):
             phase = self._phase(ctx.view, ctx.round)
             copies = {j: of(m.copies.get((j, phase), m.start)) for j in fresh}
             row, spread = self._row(copies, public, ctx), _spread(copies, x)
             pull = _summed(row, copies, public)
+            if m.rates:
+                rates = {j: w * min(1.0, m.rates.get(j, m.eta) / m.eta) for j, w in row.items()}
+                pull[:cut] = _summed(rates, {j: copy[:cut] for j, copy in copies.items()}, public[:cut])
         else:
             row = {j: ctx.neighbours.weights[j] for j in fresh}
             total = m.gathered.total
@@ -430,7 +464,7 @@ class Symmetric(Scheme[Mixing]):
         for j, own in (m.own or {}).items():
             if j in row:
                 pull += np.float32(row[j]) * (public - of(own))
-        pull *= np.float32(m.eta)
+        pull[:cut] *= np.float32(m.eta)
         return self.pulled(m, pull, ctx, row), spread
 
     def pulled(self, m: Mixing, pull: Vec, ctx: RoundContext, row: Mapping[int, float]) -> Mixing:
@@ -462,7 +496,8 @@ class Symmetric(Scheme[Mixing]):
 
     @override
     def adopt(self, m: Mixing, sender: int, phase: int, full: Snapshot, ctx: RoundContext) -> Mixing:
-        messages.squared_norm(ctx.name(sender), full.vectors[0], m.x)
+        times = ctx.ahead(full.round)
+        messages.require_proportion(ctx.name(sender), full.vectors[0], m.latest, ctx.view.layout, times)
         return replace(m, copies={**m.copies, (sender, phase): full.vectors[0]})
 
     @override
@@ -487,6 +522,20 @@ class Symmetric(Scheme[Mixing]):
     def _clean(self, m: Mixing) -> Mixing:
         return replace(m, base=None, public=None, own=None, gathered=Gathered(), body=None, early=None)
 
+    def _follows(self, ctx: RoundContext) -> bool:
+        """Tell whether the averaging rate goes by the messages."""
+        return not self.eta and self.says is Says.REPAIRED and follows(ctx.view.codec)
+
+    def _exact_from(self, ctx: RoundContext) -> int:
+        """Return from which value of what the round exchanges on eta is 1."""
+        return codecs.exact_from(ctx.view.codec, ctx.fragment.layout)
+
+    def _first_rate(self, ctx: RoundContext) -> float:
+        return self.publisher.rate(on_probe(ctx.view.codec, ctx.view.layout.size // self.fragments))
+
+    def _rate(self, ctx: RoundContext, body: Body, before: float) -> float:
+        return rate_of(self.publisher.followed, before, ctx.view.codec, body, ctx.view.layout)
+
     def _phase(self, view: NodeView, round: Round) -> int:
         """Return the phase that news is kept under: 0 for what stands for itself, whatever phase it
         came in."""
@@ -506,7 +555,7 @@ def _spread(copies: Mapping[int, Vec], x: Vec) -> Spread:
     squares, away = {}, np.empty_like(x)
     for j, copy in copies.items():
         np.subtract(copy, x, out=away)
-        squares[j] = float(away.dot(away))
+        squares[j] = messages.squares_of(away)
     if not squares:
         return Spread()
     distances = {j: math.sqrt(square) for j, square in squares.items()}
@@ -567,8 +616,12 @@ class DPsgd(Symmetric):
         # All that may be wrong with it is looked for before a number is added.
         codec: Float = ctx.view.codec  # type: ignore[assignment]
         require_body_bytes(frame.body, half.BYTES[codec.name] * ctx.view.layout.size, codec.name)
-        squares = sum(float(np.vdot(part, part)) for _, part in _parts(codec, frame.body, m.x.size))
-        messages.require_proportion(ctx.name(sender), squares, m.x)
+
+        def squares(part: slice) -> float:
+            return sum(messages.squares_of(block) for _, block in _parts(codec, frame.body, part))
+
+        if tensor := messages.disproportion(squares, m.latest, ctx.view.layout):
+            raise messages.too_large(ctx.name(sender), tensor)
         return self._add(m, frame.body, ctx) if m.base is not None else replace(m, early=frame.body)
 
     @override
@@ -590,10 +643,10 @@ class DPsgd(Symmetric):
         [sender] = ctx.neighbours.in_
         codec: Float = ctx.view.codec  # type: ignore[assignment]
         weight, eta, squares = np.float32(ctx.neighbours.weights[sender]), np.float32(m.eta), 0.0
-        own = _parts(codec, m.body, m.base.size)
-        for (start, theirs), (_, mine) in zip(_parts(codec, body, m.base.size), own, strict=True):
+        whole = slice(0, m.base.size)
+        for (start, theirs), (_, mine) in zip(_parts(codec, body, whole), _parts(codec, m.body, whole), strict=True):
             theirs -= mine
-            squares += float(theirs.dot(theirs))
+            squares += messages.squares_of(theirs)
             theirs *= weight
             theirs *= eta
             m.base[start : start + theirs.size] += theirs
@@ -603,11 +656,12 @@ class DPsgd(Symmetric):
 _BLOCK_VALUES = 1 << 20
 
 
-def _parts(codec: Float, body: Body, size: int) -> Iterator[tuple[int, Vec]]:
-    """Decode a body block by block into the same memory; yield each block with where it starts."""
-    out = np.empty(min(size, _BLOCK_VALUES), np.float32)
-    for start in range(0, size, _BLOCK_VALUES):
-        yield start, codec.decode_part(body, start, out[: min(_BLOCK_VALUES, size - start)])
+def _parts(codec: Float, body: Body, part: slice) -> Iterator[tuple[int, Vec]]:
+    """Decode a part of a body block by block into the same memory; yield each block with where it
+    starts."""
+    out = np.empty(min(part.stop - part.start, _BLOCK_VALUES), np.float32)
+    for start in range(part.start, part.stop, _BLOCK_VALUES):
+        yield start, codec.decode_part(body, start, out[: min(_BLOCK_VALUES, part.stop - start)])
 
 
 def _encode_dpsgd(codec: Float, x: Vec, base: Vec, view: NodeView) -> Body:
@@ -634,7 +688,7 @@ def _encoding_error(codec: Float, body: Body, x: Vec, base: Vec, layout: Layout)
     """Return ||decoded - v|| / ||v|| of what `_encode_dpsgd` makes, see
     `messages.relative_error`."""
     lost, parameters = 0.0, layout.trainable_size
-    for start, part in _parts(codec, body, x.size):
+    for start, part in _parts(codec, body, slice(0, x.size)):
         cut = min(max(parameters - start, 0), part.size)
         part[:cut] -= x[start : start + cut]
         part[cut:] -= base[start + cut : start + part.size]
@@ -715,8 +769,11 @@ class Bagua(Symmetric):
 
     @override
     def adopt(self, m: Mixing, sender: int, phase: int, full: Snapshot, ctx: RoundContext) -> Mixing:
+        """Take the replica for the next mixing, too, unless this round's message is in it already
+        and an earlier replica is here: a restart is then as if the message had come."""
+        past, key = m.past, (sender, phase)
         m = Symmetric.adopt(self, m, sender, phase, full, ctx)
-        return replace(m, past={**m.past, (sender, phase): full.vectors[0]})
+        return m if full.round > ctx.round and key in past else replace(m, past={**past, key: full.vectors[0]})
 
 
 def bagua_lp(eta: EtaOrDefault = 1.0) -> Bagua:
@@ -742,7 +799,7 @@ def extrapolate(m: Mixing, local: LocalUpdate, layout: Layout) -> tuple[Vec, Vec
 
 @dataclass(frozen=True, slots=True)
 class D2(Symmetric):
-    """The symmetric scheme with an averaging rate that the graph allows."""
+    """The symmetric scheme with an averaging rate that the graph allows, whatever is mixed."""
 
     @override
     def init(self, x: Vec, ctx: RoundContext) -> Mixing:
@@ -756,6 +813,10 @@ class D2(Symmetric):
             )
         m = Symmetric.init(self, x, ctx)
         return m if self.eta or m.eta < largest - D2_MARGIN else replace(m, eta=0.5)
+
+    @override
+    def _exact_from(self, ctx: RoundContext) -> int:
+        return ctx.fragment.layout.size
 
     @override
     def pulled(self, m: Mixing, pull: Vec, ctx: RoundContext, row: Mapping[int, float]) -> Mixing:

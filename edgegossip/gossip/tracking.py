@@ -31,12 +31,14 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 from typing_extensions import override
 
+from edgegossip import codecs
 from edgegossip.choices import Range
+from edgegossip.codecs.base import Body
 from edgegossip.codecs.checks import all_finite
 from edgegossip.codecs.keys import derive_key
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import messages
-from edgegossip.gossip.averaging import EtaOrDefault, on_probe
+from edgegossip.gossip.averaging import EtaOrDefault, follows, on_probe, rate_of
 from edgegossip.gossip.base import Audit, NodeView, Says
 from edgegossip.gossip.messages import MAX_ID, number_of
 from edgegossip.gossip.requirements import require_symmetric
@@ -60,6 +62,7 @@ class Heard:
     model: Vec  # p_j, float32[n]
     direction: Vec  # q_j, float32[n]
     stamp: int  # of its end of the edge; 0: it has no correction
+    rate: float = 0.0  # that its message allows, where rates follow messages; 0: not known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,13 +75,14 @@ class Tracked:
     direction: Any  # and of the direction
     start: Vec  # what replicas of the model start from
     fingerprint: int  # of that
-    eta: float
+    eta: float  # of the own last message, where the rate follows them
     edges: Mapping[int, Edge] = field(default_factory=dict)
     heard: Mapping[int, Heard] = field(default_factory=dict)
     momentum: Vec | None = None  # the mean of the gradients, where one is kept, float32[n]
     base: Vec | None = None  # x - gamma K z, from the local update until the round ends
     public: tuple[Vec, Vec] | None = None  # p and q of this round
     row: Mapping[int, float] = field(default_factory=dict)  # weights of the last round
+    said: Mapping[int, int] = field(default_factory=dict)  # the stamps that went with p and q
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,22 +155,34 @@ class Tracking(Scheme[Tracked]):
             v[cut:] = base[cut:]
         model, said = self.publisher.publish(m.model, v, local, ctx)
         memory, led = self.publisher.publish(m.direction, direction, local, replace(ctx, part=1))
+        m = replace(m, eta=self._rate(ctx, m.eta, said.body, led.body) or m.eta)
         first, second = memoryview(said.body).cast("B"), memoryview(led.body).cast("B")
-        numbers: dict[int, Numbers] = {k: {Aux.SPLIT: len(first), Aux.STAMP: _stamp(m, k)} for k in ctx.neighbours.out}
-        m = replace(m, model=model, direction=memory, momentum=momentum, base=base, public=(said.public, led.public))
+        stamps = {k: _stamp(m, k) for k in ctx.neighbours.out}
+        numbers: dict[int, Numbers] = {k: {Aux.SPLIT: len(first), Aux.STAMP: stamp} for k, stamp in stamps.items()}
+        m = replace(
+            m,
+            said=stamps,
+            model=model,
+            direction=memory,
+            momentum=momentum,
+            base=base,
+            public=(said.public, led.public),
+        )
         return m, Published(b"".join((first, second)), numbers, max(said.relative_error, led.relative_error))
 
     @override
     def take(self, m: Tracked, sender: int, frame: Frame, ctx: RoundContext) -> Tracked:
         first, second = messages.bodies(frame, self.bodies)
-        stamp, name = number_of(frame, Aux.STAMP, 0, MAX_ID), ctx.name(sender)
+        stamp = number_of(frame, Aux.STAMP, 0, MAX_ID)
         if self.publisher.replicates:
             known = m.heard.get(sender) or Heard(m.start, np.zeros_like(m.start), 0)
-            heard = Heard(moved(known.model, first, ctx), moved(known.direction, second, ctx), stamp)
+            before = known.rate or self.publisher.rate(on_probe(ctx.view.codec, len(m.x)))
+            rate = self._rate(ctx, before, first, second)
+            heard = Heard(moved(known.model, first, ctx), moved(known.direction, second, ctx), stamp, rate)
         else:
             codec, layout = ctx.view.codec, ctx.view.layout
             heard = Heard(codec.decode(first, layout), codec.decode(second, layout), stamp)
-        return self._hears(m, sender, name, heard)
+        return self._hears(m, sender, ctx, heard)
 
     @override
     def mix(self, m: Tracked, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Tracked, Spread]:
@@ -175,13 +191,17 @@ class Tracking(Scheme[Tracked]):
         assert m.base is not None and m.public is not None
         x, (model, direction) = m.base.copy(), m.public
         cut, squares, row = ctx.view.layout.trainable_size, {}, {}
+        exact = codecs.exact_from(ctx.view.codec, ctx.view.layout)
         edges = {j: edge for j, edge in m.edges.items() if ctx.name(j) not in ctx.view.down}
         for j in fresh:
             heard, row[j] = m.heard[j], ctx.neighbours.weights[j]
-            weight = np.float32(m.eta * row[j])
+            weight = np.float32(min(m.eta, heard.rate or m.eta) * row[j])
             away = heard.model - m.x
-            squares[j] = float(away.dot(away))
-            x += weight * (heard.model - model)
+            squares[j] = messages.squares_of(away)
+            pull = heard.model - model
+            pull[:exact] *= weight
+            pull[exact:] *= np.float32(row[j])  # as `symmetric.Symmetric.mix` does
+            x += pull
             pull = weight * (heard.direction - direction)
             pull[cut:] = 0.0
             stamp = _stamp(m, j)
@@ -204,7 +224,7 @@ class Tracking(Scheme[Tracked]):
         said, led = self.publisher.reset(m.model, model), self.publisher.reset(m.direction, np.zeros_like(model))
         fingerprint = zlib.crc32(model.data) + 1  # what neighbours are taken to be at until they are heard of
         m = replace(self._clean(m), x=model, model=said, direction=led, start=model, fingerprint=fingerprint)
-        return replace(m, edges={}, momentum=None)
+        return replace(m, edges={}, momentum=None, said={})
 
     @override
     def public(self, m: Tracked, phase: int) -> Vec | None:
@@ -212,13 +232,17 @@ class Tracking(Scheme[Tracked]):
 
     @override
     def full(self, m: Tracked, to: int, phase: int) -> Snapshot:
+        """Return p and q, and the stamp that went with them: where the round is over, the edge sums
+        up more by now."""
         model, direction = self.publisher.public(m.model, phase), self.publisher.public(m.direction, phase)
-        return Snapshot([v for v in (model, direction) if v is not None], {Aux.STAMP: _stamp(m, to)})
+        return Snapshot([v for v in (model, direction) if v is not None], {Aux.STAMP: m.said.get(to, 0)})
 
     @override
     def adopt(self, m: Tracked, sender: int, phase: int, full: Snapshot, ctx: RoundContext) -> Tracked:
         stamp = full.numbers.get(Aux.STAMP, 0)
-        return self._hears(m, sender, ctx.name(sender), Heard(full.vectors[0], full.vectors[1], int(stamp)))
+        rate = m.heard[sender].rate if sender in m.heard else 0.0
+        heard = Heard(full.vectors[0], full.vectors[1], int(stamp), rate)
+        return self._hears(m, sender, ctx, heard, ctx.ahead(full.round))
 
     @override
     def forget(self, m: Tracked, to: int, phase: int) -> Tracked:
@@ -236,6 +260,13 @@ class Tracking(Scheme[Tracked]):
             return Audit(row=m.row)
         heard = {(j, 0): (0, np.concatenate((h.model, h.direction))) for j, h in m.heard.items()}
         return Audit(public={0: (0, np.concatenate(vectors))}, replicas=heard, row=m.row)
+
+    def _rate(self, ctx: RoundContext, before: float, *bodies: Body) -> float:
+        """Return the averaging rate of a message, where rates follow messages; else 0."""
+        if self.eta or self.says is not Says.REPAIRED or not follows(ctx.view.codec):
+            return 0.0
+        codec, layout = ctx.view.codec, ctx.view.layout
+        return min(rate_of(self.publisher.followed, before, codec, body, layout) for body in bodies)
 
     def _step(self, m: Tracked, local: LocalUpdate, cut: int) -> tuple[Vec, Vec, Vec | None]:
         """Return x - gamma K z, z, and the mean of the gradients where one is kept; float32[n]."""
@@ -260,9 +291,11 @@ class Tracking(Scheme[Tracked]):
             direction = direction + correction
         return base, direction, momentum
 
-    def _hears(self, m: Tracked, sender: int, name: str, heard: Heard) -> Tracked:
-        for vec in (heard.model, heard.direction):
-            messages.squared_norm(name, vec, m.x)
+    def _hears(self, m: Tracked, sender: int, ctx: RoundContext, heard: Heard, times: float = 1.0) -> Tracked:
+        name, layout = ctx.name(sender), ctx.view.layout
+        own = (m.x, m.x) if m.public is None or m.base is None else (m.base, m.public[1])
+        for vec, mine in zip((heard.model, heard.direction), own, strict=True):
+            messages.require_proportion(name, vec, mine, layout, times)
         return replace(m, heard={**m.heard, sender: heard})
 
     def _clean(self, m: Tracked) -> Tracked:

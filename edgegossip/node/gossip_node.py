@@ -424,6 +424,7 @@ class GossipNode:
             **{f"train/{name}": value for name, value in local.metrics.items()},
             "codec/relative_error": done.relative_error,
             "gossip/consensus_distance": done.consensus_distance,
+            "gossip/heard": done.heard,
             **ended.rates,
             **{f"{FAR_PREFIX}{peer}": times for peer, times in far_beyond(done.distances).items()},
         }

@@ -16,6 +16,7 @@ _RUIN = {  # verdict.py's word -> how the run ended
     "chance": "learnt nothing",
     "apart": "boards differ",
     "split": "the fleet split",
+    "isolated": "nothing was exchanged",
 }
 MOST_SCORES = 4  # columns of the table
 _TIME = ("board", *PARTS, "sum")
@@ -165,6 +166,8 @@ def _title(summary: Mapping[str, Any]) -> str:
     boards = f"{summary['nodes']} board{'' if summary['nodes'] == 1 else 's'}"
     parts = [summary["run"], summary["mode"], boards, rounds]
     parts += [f"{seconds_text(summary['seconds'])} wall"]
+    if any(finding["ruin"] for finding in summary["verdict"]):
+        parts.append(_end(summary))
     return " | ".join(printable(str(part)) for part in parts if part)
 
 

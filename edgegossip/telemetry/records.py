@@ -53,6 +53,7 @@ METRICS = (
     "codec/bits_per_value",  # 8 * payload / values, of the messages sent in the round
     "codec/relative_error",
     "gossip/consensus_distance",
+    "gossip/heard",  # neighbours whose news counted in the round
     "sys/cpu_percent",
     "sys/machine_percent",  # load of the whole machine
     "sys/rss_bytes",

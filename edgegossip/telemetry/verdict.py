@@ -16,11 +16,14 @@ second run reads no warning, so each rule waits for evidence, and short runs are
   loss hardly fell, and is that of guessing right as often as the accuracy says.
 - `apart` (ruin): the boards hold different models. The average of them is far worse than they are,
   or they are far worse than it, or the worst board has learnt a quarter of what the best has, or
-  they are further from the average than that is long. A hint where they are merely far from it.
+  they are further from the average than that is long. A hint where they are merely far from it, or
+  their statistics of batch norm are.
+- `isolated` (ruin): the boards exchanged nothing in the whole run, however short it was, whatever
+  the reason: no message of another counted, or no update was used.
 - `split` (ruin): boards that finished fall into groups that exchanged nothing in the last third of
-  the run, or all of them mixed with nobody.
+  the run, or all of them mixed with nobody in most rounds.
 - `mute` (hint): what gossip sends has next to nothing of what was meant, so boards learn alone.
-- `alone` (hint): a board mixed with nobody in most of its rounds.
+- `alone` (hint): a board mixed with nobody in most of its rounds, or none of its updates was used.
 - `stalled` (hint): the training loss did not fall.
 - `gap` (hint): the accuracy is not half of what the training loss promises: boards that know only
   classes of their own look like that, and a model that has learnt its examples by heart.
@@ -63,6 +66,7 @@ ENOUGH_ROUNDS = 10  # before which nobody is told that nothing was learnt
 MANY_ROUNDS = 100  # after which less than one pass over the data is enough
 FEW_LOSSES = 5  # a curve of fewer rounds is none
 LATE = 2 / 3  # the last third of a run: who has not exchanged in it, does not any more
+FAR_STATISTICS = 0.5  # deviations from the average statistics of batch norm: a layer is given other numbers
 FAR = 0.3  # from the average, in lengths of it: boards with even data are at 0.01 to 0.05
 COARSE = 0.5  # relative error of a message from which on whole models suffer
 MUTE = 0.99  # ... and nothing is said
@@ -155,6 +159,7 @@ class _Node:
     rounds: int = 0
     alone: int = 0  # rounds that ended without news of any neighbour
     mixed: int = 0  # rounds that ended with some
+    counts: bool = False  # it says of how many neighbours there was news
     lost: float = 0.0  # relative error of its last message
     last: float | None = math.nan  # training loss of the last round; None: no number
     score: float | None = None
@@ -165,6 +170,7 @@ class _Node:
     tested: float = 0.0  # examples of it
     untrained: Mapping[str, Any] | None = None  # how often steps did not reach the model: in every round
     away: float | None = None  # from the average, in lengths of it
+    statistics: float = 0.0  # of batch norm, from their average, in deviations
     compared: int = 0  # rounds in which others' models were held against each other
     far: dict[NodeId, list[float]] = field(default_factory=dict)  # whose -> rounds far off, sum of log times
     sent: dict[NodeId, int] = field(default_factory=dict)  # neighbour -> last round in which it got something
@@ -228,6 +234,8 @@ class Evidence:
         self._averages: dict[NodeId, Mapping[str, float]] = {}  # the average of the boards' models, by who tested it
         self._refused: dict[tuple[NodeId, str], Refusal] = {}  # by name and reason
         self._came: set[NodeId] = set()  # who was there at some time
+        self._used: int | None = None  # updates of which a coordinator made models; None: there is none
+        self._unused: set[NodeId] = set()  # whose updates were not among them
         self._quarantined: dict[NodeId, str] = {}
         self._doubts: dict[str, set[NodeId]] = {}  # what is wrong with data -> whose
 
@@ -244,9 +252,13 @@ class Evidence:
             if node.last is not None:
                 self._curve.add(record.step, node.last)
         node.lost = record.number("codec/relative_error") or node.lost
-        if "gossip/consensus_distance" in record.values:
-            far = record.number("gossip/consensus_distance")
-            node.alone, node.mixed = node.alone + (far is None), node.mixed + (far is not None)
+        if "server/used" in record.values:
+            self._used = (self._used or 0) + int(record.number("server/used") or 0)
+        node.counts = node.counts or "gossip/heard" in record.values
+        if node.counts or "gossip/consensus_distance" in record.values:  # older records have the latter only
+            far = record.number("gossip/consensus_distance") is not None
+            heard = bool(record.number("gossip/heard")) or far
+            node.alone, node.mixed = node.alone + (not heard), node.mixed + heard
         node.compared += bool(record.number("gossip/consensus_distance") or record.number("server/used"))
         if any(name.startswith(EVALUATED) for name in record.values):  # a script may tell no loss
             self._evaluated(node, record)
@@ -265,7 +277,8 @@ class Evidence:
         if self._plan.alone:
             return found
         found += self._apart(nodes)
-        found += [*self._split(nodes), *self._mute(nodes), *self._worse(nodes)]
+        found += [*self._isolated(nodes)] or [*self._split(nodes)]
+        found += [*self._mute(nodes), *self._worse(nodes)]
         if not any(f.ruin for f in found):
             found += [*self._stalled(nodes), *self._gap(nodes)]
         found += self._outliers()
@@ -295,7 +308,9 @@ class Evidence:
             case "compared":
                 away, length = event.fields.get("distance"), event.fields.get("length")
                 if isinstance(away, float | int) and isinstance(length, float | int) and length > 0:
-                    self._nodes.setdefault(event.node, _Node()).away = away / length
+                    node = self._nodes.setdefault(event.node, _Node())
+                    node.away, statistics = away / length, event.fields.get("statistics")
+                    node.statistics = float(statistics) if isinstance(statistics, float | int) else 0.0
             case "unchanged" if "rounds" in event.fields:  # else the first round of that kind
                 self._nodes.setdefault(event.node, _Node()).untrained = event.fields
             case "averaged":
@@ -310,6 +325,8 @@ class Evidence:
             case "peer-up" | "member-here" | "readmitted":
                 self._quarantined.pop(peer, None)
                 self._came.add(peer)
+            case "unused":
+                self._unused.add(peer)
             case "quarantine":
                 self._quarantined[peer] = event.text
 
@@ -403,6 +420,29 @@ class Evidence:
         if far > FAR and self._enough(nodes):
             text = f"the boards hold different models: up to {far:.2g} of a model's length from their average"
             yield Finding("apart", text, self._cure_of_apart(), far > BEYOND)
+        statistics = max((node.statistics for node in nodes.values()), default=0.0)
+        if statistics > FAR_STATISTICS and far <= FAR and self._enough(nodes):
+            text = f"the boards' statistics of batch norm differ: up to {statistics:.2g} deviations from their average"
+            cure = "use the average of the models (model save), exchange after fewer steps, or take a norm without them"
+            yield Finding("apart", text, cure)
+
+    def _isolated(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
+        if self._plan.edges and not any(self._plan.edges):
+            return  # nothing was to be exchanged
+        if self._used == 0:
+            text = "no update of any board was used: the model is as it was at the start"
+            yield Finding("isolated", text, "look at the coordinator's refused and late events", True)
+        elif nodes and all(node.counts and not node.mixed for node in nodes.values()):
+            text = "the boards exchanged nothing: no message of another counted in any round, and each trained alone"
+            cure = (
+                f"look at their refused, suspect and peer-down events, and the network between them{self._deadline()}"
+            )
+            yield Finding("isolated", text, cure, True)
+
+    def _deadline(self) -> str:
+        """What a cure says of the deadline, where it is short."""
+        deadline = self._plan.get("gossip", "deadline_s")
+        return f"; raise gossip.deadline_s (now {deadline:g})" if isinstance(deadline, float | int) else ""
 
     def _split(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
         """By bytes that were acknowledged; only among boards whose records are all here."""
@@ -425,13 +465,14 @@ class Evidence:
 
     def _mixed_with_nobody(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
         """Boards that trained and waited in vain, by what their rounds ended with."""
+        if self._unused:
+            text = f"no update of {_names(sorted(self._unused))} was ever used: the model is made of the others' data"
+            yield Finding("alone", text, "look at the coordinator's refused, late and lost events")
         if not any(node.mixed for node in self._nodes.values()) and len(nodes) > 1:
             return  # an algorithm that tells no distance
-        alone = [name for name, n in nodes.items() if n.alone > n.mixed and n.rounds >= ENOUGH_ROUNDS]
-        if alone and self._plan.get("gossip", "algorithm") not in ("ad-psgd", "parallel-sgd"):
-            deadline = self._plan.get("gossip", "deadline_s")
-            said = f" (now {deadline:g})" if isinstance(deadline, float | int) else ""
-            cure = f"raise gossip.deadline_s{said}, and look at the peer-down and suspect events"
+        alone = [name for name, n in nodes.items() if n.alone > n.mixed and (n.rounds >= ENOUGH_ROUNDS or not n.mixed)]
+        if alone and self._plan.get("gossip", "algorithm") != "ad-psgd":
+            cure = f"look at the peer-down and suspect events{self._deadline()}"
             if len(alone) == len(nodes) > 1:
                 yield Finding("split", "every board trained alone in most rounds", cure, True)
                 return

@@ -223,3 +223,35 @@ def test_a_board_that_answers_with_an_error_costs_its_round_only() -> None:
         == "refused the update of board-1: the difference of round 3 needs the model before it; this board has none"
     )
     assert run.used == [4, 4, 4, 3, 4, 4] and run.boards[1].received_bytes[-1] > 0
+
+
+def moved_statistics(frame: wire.Frame, by: float) -> wire.Frame:
+    x = np.frombuffer(frame.body, np.float32).copy()
+    x[toy.LAYOUT.trainable_size :] = by
+    return replace(frame, body=x.tobytes())
+
+
+def test_a_board_whose_sensor_is_of_another_scale_is_heard() -> None:
+    """Its statistics of batch norm move a million times as far as the others'."""
+    run = Run(boards=4, rounds=6)
+    run.boards[3].spoil = dict.fromkeys(range(6), with_frame(lambda f: moved_statistics(f, 1e8)))
+    x = run.play()
+    assert not [text for text in run.texts("refused") if "times as long" in text] and run.used[2:] == [4] * 4
+    assert x[-1] > 1e7
+
+
+def test_statistics_behind_which_an_update_hides_are_no_measure_of_it() -> None:
+    run = Run(boards=4, rounds=4)
+    run.boards[3].spoil = {2: with_frame(lambda f: moved_statistics(scaled(f, 1e6), 1e8))}
+    for board in run.boards[:3]:
+        board.spoil = dict.fromkeys(range(4), with_frame(lambda f: moved_statistics(f, 1e8)))
+    run.play()
+    (text,) = [text for text in run.texts("refused") if "times as long" in text]
+    assert text.startswith("refused the update of board-3") and run.used[2:] == [3, 4]
+
+
+def test_a_board_none_of_whose_updates_was_used_is_named() -> None:
+    run = Run(boards=4, rounds=5)
+    run.boards[3].spoil = dict.fromkeys(range(5), garbage)
+    run.play()
+    assert run.texts("unused") == ["no update of board-3 was ever used"]

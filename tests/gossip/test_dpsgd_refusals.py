@@ -11,8 +11,9 @@ import pytest
 from edgegossip import codecs, gossip
 from edgegossip.frame import Kind
 from edgegossip.gossip.base import Message
-from edgegossip.gossip.messages import LARGEST, squared_norm
+from edgegossip.gossip.messages import LARGEST, require_proportion
 from edgegossip.gossip.topologies import build
+from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import ConfigError, DecodeError, PeerError, UsageError
 
 N = 12
@@ -140,4 +141,6 @@ def test_codec_state_goes_from_message_to_message(make_fleet: Any) -> None:
 @pytest.mark.parametrize("values", [[3e19, 3e19], [np.inf, 1.0], [np.nan, 1.0], [LARGEST * 2, 0.0]])
 def test_values_that_overflow_are_refused_without_a_word_of_numpy(values: list[float]) -> None:
     with np.errstate(all="raise"), pytest.raises(PeerError, match="too large to average"):
-        squared_norm("board-1", np.array(values, np.float32), np.ones(2, np.float32))
+        require_proportion(
+            "board-1", np.array(values, np.float32), np.ones(2, np.float32), Layout.of([TensorSpec("w", (2,))])
+        )

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip.gossip.robust import far_beyond
+from edgegossip.report.table import run_table
 from edgegossip.telemetry.records import EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise, summarise_records
@@ -519,3 +520,64 @@ def test_boards_that_changed_nothing_are_a_hint_and_one_round_of_it_is_none() ->
     ((kind, ruin, text),) = told(events=[untrained(n, 40, 0) for n in BOARDS])
     assert (kind, ruin) == ("untrained", False) and "training changed nothing of the model" in text
     assert told(events=[EventRecord("a", 1.0, "unchanged", "in round 0 nothing of the model changed")]) == []
+
+
+def counted(heard: Callable[[str, int], int], rounds: int = 3, mode: str = "gossip", **more: Any) -> Any:
+    """What is said of a short run whose records say of how many neighbours there was news."""
+    metrics = []
+    for node in BOARDS:
+        for step in range(rounds):
+            values = {"train/loss": falls(step), "gossip/heard": heard(node, step)} if mode == "gossip" else {}
+            values |= {f"link/{b}_bytes": 100 for a, b in RING if a == node} if mode == "gossip" else {}
+            metrics.append(MetricsRecord(node, step, float(step), values))
+    if mode == "server":
+        metrics += [
+            MetricsRecord("coordinator", k, float(k), {"server/used": heard("coordinator", k)}) for k in range(rounds)
+        ]
+    ends = [EventRecord(n, 99.0, "finished", n) for n in BOARDS]
+    recipe, topology = {**RECIPE, "run": {"mode": mode}}, more.pop("topology", TOPOLOGY)
+    plan = RunPlan.of({**recipe, **more.pop("recipe", {})}, PARTITION, topology)
+    return summarise_records(HEAD, BOARDS, metrics, [*more.pop("events", ()), *ends], plan)
+
+
+@pytest.mark.parametrize("rounds", [1, 3, 40])
+@pytest.mark.parametrize("algorithm", ["dpsgd", "parallel-sgd", "ad-psgd"])
+def test_a_run_that_exchanged_nothing_is_no_success_however_short(rounds: int, algorithm: str) -> None:
+    """Bytes were acknowledged all the same: what was refused has arrived."""
+    gossip = {"gossip": {"algorithm": algorithm, "deadline_s": 0.5}}
+    document = counted(lambda node, k: 0, rounds, recipe=gossip)
+    first = document["verdict"][0]
+    assert (first["kind"], first["ruin"]) == ("isolated", True) and "gossip.deadline_s (now 0.5)" in first["cure"]
+    assert run_table(document).splitlines()[0].endswith("| nothing was exchanged")
+    assert counted(lambda node, k: 2, rounds, recipe=gossip)["verdict"] == []
+
+
+def test_boards_that_were_to_exchange_nothing_are_not_blamed_for_it() -> None:
+    nobody = {"members": list(BOARDS), "rounds": [{"edges": []}]}
+    assert counted(lambda node, k: 0, topology=nobody)["verdict"] == []
+
+
+def test_a_board_that_heard_nobody_in_a_short_run_is_named() -> None:
+    (found,) = counted(lambda node, k: int(node != "c"))["verdict"]
+    assert (found["kind"], found["ruin"]) == ("alone", False) and found["text"].startswith("c mixed with no neighbour")
+
+
+def test_a_coordinator_that_used_no_update_is_no_success() -> None:
+    (found,) = counted(lambda node, k: 0, mode="server")["verdict"]
+    assert (found["kind"], found["ruin"]) == ("isolated", True) and "no update of any board" in found["text"]
+
+
+def test_a_board_none_of_whose_updates_was_used_is_named() -> None:
+    unused = event("no update of c was ever used", "unused", peer="c")
+    (found,) = counted(lambda node, k: 3, mode="server", events=[unused])["verdict"]
+    assert (found["kind"], found["ruin"]) == ("alone", False) and found["text"].startswith("no update of c was ever")
+
+
+def test_boards_whose_statistics_of_batch_norm_differ_are_told() -> None:
+    def compared(far: float) -> list[tuple[str, bool, str]]:
+        fields = {"distance": 0.01, "length": 1.0, "statistics": far}
+        return told(events=[EventRecord("b", 98.0, "compared", "b", fields)])
+
+    ((kind, ruin, text),) = compared(0.8)
+    assert (kind, ruin) == ("apart", False) and "statistics of batch norm differ: up to 0.8 deviations" in text
+    assert compared(0.3) == []

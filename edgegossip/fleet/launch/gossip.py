@@ -137,7 +137,11 @@ def compare_models(run: LocalRun, names: Sequence[NodeId]) -> None:
             text = (
                 f"{name}'s model is {distance:.3g} from the average of the boards' models, whose length is {length:.3g}"
             )
-            run.sink.event(name, "compared", text, distance=distance, length=length)
+            known = {"distance": distance, "length": length}
+            if name in average.statistics:
+                known["statistics"] = average.statistics[name]
+                text += f"; its statistics of batch norm are {average.statistics[name]:.3g} deviations from theirs"
+            run.sink.event(name, "compared", text, **known)
         if max(average.away.values()) > LOOK_CLOSER and not run.averages:
             _evaluate_average(run, average)
 

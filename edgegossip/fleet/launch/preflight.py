@@ -18,7 +18,7 @@ import numpy as np
 from edgegossip import codecs, training
 from edgegossip.codecs.base import Codec, inside
 from edgegossip.gossip import outer, topologies
-from edgegossip.gossip.averaging import default_eta, lost_of_normal, memory_eta, on_probe
+from edgegossip.gossip.averaging import default_eta, follows, lost_of_normal, memory_eta, on_probe
 from edgegossip.gossip.fragments import cut
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.mesh.address import Address
@@ -109,6 +109,8 @@ def remark(recipe: Recipe) -> str:
         return ""
     rate = memory_eta if section.algorithm in _WITH_MEMORY else default_eta
     codec = make_codec(recipe)
+    if follows(codec):
+        return f"{section.algorithm} averages at a rate that follows how many bytes messages have"
     if _is_limited(codec) or (eta := rate(codec)) == 1.0:  # what bytes keep of a model, its size decides
         return ""
     return f"{section.algorithm} averages at gossip.params.eta = {eta:.2g}, as suits codec {recipe.codec.name}"

@@ -88,6 +88,7 @@ const TITLES = {
   "codec/bits_per_value": "Bits per value",
   "codec/relative_error": "Relative error of the codec",
   "gossip/consensus_distance": "Distance to neighbours’ models",
+  "gossip/heard": "Neighbours heard of",
   "net/sent_bytes": "Bytes sent a round",
   "sys/temperature_c": "Temperature",
   "sys/throttled": "Throttled (share of boards)",

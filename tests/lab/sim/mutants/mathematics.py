@@ -131,9 +131,9 @@ MUTANTS = (
         (
             Edit(
                 SYMMETRIC + "Symmetric.mix",
-                "pull *= np.float32(m.eta)",
+                "pull[:cut] *= np.float32(m.eta)",
                 """pull -= np.float32(sum(w for j, w in ctx.neighbours.weights.items() if j not in (*fresh, ctx.index))) * m.x
-pull *= np.float32(m.eta)""",
+pull[:cut] *= np.float32(m.eta)""",
             ),
         ),
         EXACT,
@@ -149,7 +149,7 @@ pull *= np.float32(m.eta)""",
         "eta-ignored",
         "differences are averaged at full rate however coarse the codec is",
         ("choco-sgd",),
-        (Edit(SYMMETRIC + "Symmetric.mix", "pull *= np.float32(m.eta)", "pass"),),
+        (Edit(SYMMETRIC + "Symmetric.mix", "pull[:cut] *= np.float32(m.eta)", "pass"),),
         TOPK,
     ),
     Mutant(
@@ -163,13 +163,13 @@ pull *= np.float32(m.eta)""",
         "share-kept",
         "what a node hands over is not taken off its own mass",
         PUSH_SUM,
-        (Edit(PUSH + "Push.publish", "x -= part", "pass"),),
+        (Edit(PUSH + "Push.publish", "x -= mass - total.mass", "pass"),),
     ),
     Mutant(
         "share-taken-twice",
         "what a node hands over is taken off its own mass twice",
         PUSH_SUM,
-        (Edit(PUSH + "Push.publish", "x -= part", "x -= 2 * part"),),
+        (Edit(PUSH + "Push.publish", "x -= mass - total.mass", "x -= 2 * (mass - total.mass)"),),
     ),
     Mutant(
         "dead-share-handed-over",

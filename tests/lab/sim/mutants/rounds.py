@@ -188,7 +188,7 @@ MUTANTS = (
         "implausible-values-accepted",
         "values a million times too large are averaged",
         ("dpsgd", "choco-sgd", "sgp", "ad-psgd"),
-        (Edit("edgegossip.gossip.messages:require_proportion", "if not squares <= limit * limit:", "if False:"),),
+        (Edit("edgegossip.gossip.messages:disproportion", "squares(part) <= (limit / margin) ** 2:", "True:"),),
         {"faults": "all,byzantine-huge", "codec": "fp32"},
     ),
     Mutant(
@@ -202,9 +202,9 @@ MUTANTS = (
                 "if not half.decode(self.name, data, values, weight):\n    values[:] = np.nan\nif False:",
             ),
             Edit(
-                "edgegossip.gossip.messages:require_proportion",
-                "if not squares <= limit * limit:",
-                "if squares > limit * limit:",
+                "edgegossip.gossip.messages:disproportion",
+                "not squares(part) <= (limit / margin) ** 2:",
+                "squares(part) > (limit / margin) ** 2:",
             ),
         ),
         {"faults": "all,byzantine-nan=2", "codec": "fp32"},

@@ -1,0 +1,91 @@
+"""Boards that stop after a round and go on from their checkpoints lose nothing: the models come out
+as if nobody had stopped, to the bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip import gossip
+from edgegossip.checkpoint.format import from_bytes, to_bytes
+from edgegossip.checkpoint.registry import RunContext
+from edgegossip.gossip.momentum import with_momentum
+
+N, ROUNDS, BOARDS = 12, 6, 4
+PUSHED = ("ring", "directed-ring", "one-peer-exponential")
+CASES = [
+    *((name, "ring") for name in ("dpsgd", "d2", "deep-squeeze", "choco-sgd", "bagua-lp", "ad-psgd")),
+    *((name, "ring") for name in ("gt-dsgd", "k-gt", "motef")),
+    *((name, topology) for name in ("sgp", "sparse-push", "quant-sgp") for topology in PUSHED),
+    ("parallel-sgd", "complete"),
+    ("dpsgd+quasi-global", "ring"),
+    ("choco-sgd+quasi-global", "ring"),
+]
+
+
+def trained(round: int, node: int, model: np.ndarray) -> np.ndarray:
+    return 0.1 * (np.random.default_rng([round, node]).normal(size=N) + node - model)
+
+
+def played(make_fleet: Any, name: str, topology: str, codec: str, stops: int, who: Any, ahead: bool) -> np.ndarray:
+    """The final models, where the boards `who` stop after round `stops` (-1: nobody does); `ahead`:
+    the others have their next update ready before they are back."""
+    algorithm, _, momentum = name.partition("+")
+    fleet = make_fleet(topology, nodes=BOARDS, codec=codec, algorithm=algorithm, alike=True)
+    if momentum:
+        fleet.algorithm = with_momentum(gossip.get(algorithm), momentum, 0.9)
+        fleet.states = [fleet.algorithm.init(x, fleet.view(k)) for k, x in enumerate(fleet.start)]
+    fleet.say_hello()
+    for round in range(ROUNDS):
+        early = [k for k in range(BOARDS) if ahead and round == stops + 1 and k not in who]
+        if not early and round == stops + 1:
+            restarted(fleet, who)
+        for k in (*early, *(k for k in range(BOARDS) if k not in early)):
+            if early and k == who[0]:
+                fleet.deliver_all()
+                restarted(fleet, who)
+            fleet.step(k, trained(round, k, fleet.algorithm.model(fleet.states[k])))
+        fleet.deliver_all()
+    assert fleet.rounds == [ROUNDS] * BOARDS
+    return np.stack([fleet.algorithm.model(s) for s in fleet.states])
+
+
+def restarted(fleet: Any, who: Any) -> None:
+    """New processes of these boards, each from its checkpoint's bytes."""
+    for k in who:
+        run = RunContext.of(fleet.view(k))
+        fleet.restart(k, from_bytes(to_bytes(fleet.states[k]), run))
+    fleet.deliver_all()
+
+
+@pytest.mark.parametrize("who", [(0,), (1, 2), tuple(range(BOARDS))], ids=["one", "two", "all"])
+@pytest.mark.parametrize("codec", ["fp32", "4-bit-elastiquant"])
+@pytest.mark.parametrize(("name", "topology"), CASES)
+def test_a_clean_restart_changes_nothing(make_fleet: Any, name: str, topology: str, codec: str, who: Any) -> None:
+    expected = played(make_fleet, name, topology, codec, -1, (), False)
+    for ahead in (False, True)[: 1 + (len(who) < BOARDS and name != "ad-psgd")]:
+        for stops in range(ROUNDS - 1):
+            found = played(make_fleet, name, topology, codec, stops, who, ahead)
+            np.testing.assert_array_equal(found, expected, err_msg=f"after round {stops}, ahead: {ahead}")
+
+
+@pytest.mark.parametrize("name", ["sgp", "quant-sgp"])
+def test_totals_that_have_grown_for_long_are_said_in_full(make_fleet: Any, name: str) -> None:
+    """A third of a number takes all bits of a total, of which a full state says 48."""
+
+    def ends(stop: int) -> np.ndarray:
+        fleet = make_fleet("complete", nodes=3, n=600, algorithm=name, alike=True)
+        fleet.say_hello()
+        for round in range(60):
+            if round == stop:
+                fleet.restart(1, fleet.states[1])
+                fleet.deliver_all()
+            for k in range(3):
+                moved = np.random.default_rng([round, k]).normal(size=600)
+                fleet.step(k, 0.1 * moved + 0.3 * k)
+            fleet.deliver_all()
+        return np.stack([fleet.algorithm.audit(s).mass for s in fleet.states])
+
+    np.testing.assert_array_equal(ends(50), ends(-1))

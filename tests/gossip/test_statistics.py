@@ -1,0 +1,50 @@
+"""Statistics of batch norm arrive exact with any codec, and are mixed in full: the averaging rate
+is for what messages get wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip import codecs
+from edgegossip.layout import Layout, TensorSpec
+
+LAYOUT = Layout.of([TensorSpec("w", (40, 10)), TensorSpec("mean", (6,), False), TensorSpec("var", (6,), False)])
+
+
+@pytest.mark.parametrize("codec", [("deadzone", {"error": 0.5}), ("topk", {"ratio": 0.1}), ("auto", {})])
+@pytest.mark.parametrize("algorithm", ["choco-sgd", "deep-squeeze", "motef", "dpsgd"])
+def test_a_round_averages_them_whatever_the_rate_of_the_weights_is(make_fleet: Any, algorithm: str, codec: Any) -> None:
+    name, params = codec
+    fleet = make_fleet("ring", nodes=4, n=LAYOUT.size, algorithm=algorithm, alike=True)
+    fleet.layout, fleet.codec = LAYOUT, codecs.for_layout(codecs.get(name, **params), LAYOUT)
+    fleet.states = [fleet.algorithm.init(x, fleet.view(k)) for k, x in enumerate(fleet.start)]
+    fleet.say_hello()
+    measured = np.random.default_rng(3).normal(size=(4, 12)) * np.logspace(-2, 6, 12)
+    for k in range(4):
+        delta = np.zeros(LAYOUT.size)
+        delta[400:] = measured[k] - fleet.start[k, 400:]
+        fleet.step(k, delta)
+    fleet.deliver_all()
+    found = np.stack([fleet.algorithm.model(s)[400:] for s in fleet.states])
+    scale = np.abs(measured).max(0)
+    np.testing.assert_allclose(found / scale, fleet.topology.matrix(0) @ measured / scale, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("codec", "exact"),
+    [
+        (codecs.get("fp32"), True),
+        (codecs.for_layout(codecs.get("deadzone"), LAYOUT), True),
+        (codecs.for_layout(codecs.get("small-tensors", codec="deadzone"), LAYOUT), True),
+        (codecs.get("small-tensors", codec="deadzone"), True),
+        (codecs.get("small-tensors", codec="deadzone", below=2), False),
+        (codecs.get("deadzone"), False),
+    ],
+)
+def test_what_a_codec_rounds_is_not_taken_for_exact(codec: Any, exact: bool) -> None:
+    assert codecs.exact_from(codec, LAYOUT) == (400 if exact else 412)
+    trained = Layout.of([TensorSpec("w", (5,))])
+    assert codecs.exact_from(codec, trained) == 5
