@@ -112,15 +112,18 @@ class ModelVector:
         self, correction: Vec | None, proximal: float = 0.0, x: Vec | None = None, scale: Tensor | None = None
     ) -> None:
         """Add `correction`, float32[n], and `proximal` times the way from x to the values, to the
-        gradients of the parameters that travel and have one. `scale`: these gradients are so many
-        times as large (`GradScaler`), and so is what is added."""
+        gradients of the parameters that travel. One that this step has no gradient of has 0, and
+        takes the correction alone. `scale`: these gradients are so many times as large
+        (`GradScaler`), and so is what is added."""
         self._tensors()  # as they were at the join, or it raises
         added, starts = self._given(correction), self._given(x if proximal else None)
         with torch.no_grad():
             for (path, key), start, extra in zip(self._places, starts, added, strict=True):
                 p = self.module.get_submodule(path)._parameters.get(key)
-                if p is None or p.grad is None:
+                if p is None or (p.grad is None and (extra is None or not p.requires_grad)):
                     continue
+                if p.grad is None:
+                    p.grad = torch.zeros_like(p)
                 grad = dense_gradient(p)
                 grad = torch.view_as_real(grad) if p.is_complex() else grad
                 factor = 1.0 if scale is None else scale.to(grad)
