@@ -9,7 +9,7 @@ from typing import Any
 
 from edgegossip.gossip.topologies import NOBODY
 from edgegossip.recipe import CodecSection, GossipSection, OuterSection, Recipe, tests_by_board
-from edgegossip.telemetry.records import EVALUATED, score_text
+from edgegossip.telemetry.records import EVALUATED, EventRecord, score_text
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise
 from edgegossip.types import ConfigError
@@ -47,4 +47,6 @@ def join_scores(together: RunFolder, by_itself: Path) -> None:
             if row["loss"] is not None:
                 fields = {f"{EVALUATED}loss": row["loss"], **fields}
             said = ", ".join(f"{name} {score_text(name, value)}" for name, value in row["scores"].items())
-            together.event(row["node"], "trained-alone", f"{row['node']} by itself reached {said}", **fields)
+            text = f"{row['node']} by itself reached {said}"
+            # At 0: the board's own clock starts later, and all that it says comes after this.
+            together.write(EventRecord(row["node"], 0.0, "trained-alone", text, fields))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edgegossip import recipe as recipes
-from edgegossip.fleet.launch.alone import alone
+from edgegossip.fleet.launch.alone import alone, join_scores
 from edgegossip.node.spec import make_algorithm, make_topology
 from edgegossip.recipe import Recipe
+from edgegossip.telemetry.records import MetricsRecord
+from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.types import ConfigError
 
 
@@ -77,3 +80,15 @@ def test_what_could_not_be_compared_is_refused(evaluation: Any, data: Any, said:
 def test_nobody_to_talk_to_has_no_parameters() -> None:
     with pytest.raises(ConfigError, match=r"gossip\.topology_params\.degree"):
         make_topology(_recipe(gossip={"topology": "none", "topology_params": {"degree": 3}}), ("a", "b"))
+
+
+def test_what_a_board_reached_alone_comes_before_all_that_it_says(tmp_path: Path) -> None:
+    """A board's clock starts later than that of the run folder."""
+    by_itself = RunFolder.create(tmp_path, "alone", "", {})
+    by_itself.write(MetricsRecord("board-0", 3, 9.0, {"eval/accuracy": 0.5, "eval/loss": 1.0, "eval/examples": 10}))
+    by_itself.close()
+    together = RunFolder.create(tmp_path, "together", "", {}, start_s=0.0)  # the machine's start: long ago
+    join_scores(together, by_itself.path)
+    together.close()
+    (event,) = read_run(together.path).events()
+    assert (event.name, event.t_s, event.fields["eval/accuracy"]) == ("trained-alone", 0.0, 0.5)
