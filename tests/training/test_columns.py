@@ -305,3 +305,103 @@ def test_tables_of_pandas_are_arrays(custom):
 def test_arrays_that_may_be_two_things_are_asked_about(custom, given, keys, error, message):
     with pytest.raises(error, match=message):
         custom(given, **keys)
+
+
+def frame(count: int = 12):
+    """A table of pandas whose columns differ in range, so that a swap of two shows."""
+    import pandas
+
+    rows = np.arange(count)
+    return pandas.DataFrame({"a": rows / 8, "b": 100 + rows, "y": np.array(["ok", "worn"])[rows % 2]})
+
+
+def saved(made, path: Path, kind: str) -> None:
+    if kind == "csv":
+        made.to_csv(path, index=False)
+    else:
+        made.to_parquet(path)
+
+
+def opened(folder: Path, kind: str, **params) -> DataSet:
+    return open_data(DataSection(name=kind, dir=str(folder), partition="local", params={"target": "y", **params}))
+
+
+def inputs_of(part) -> np.ndarray:
+    return part.take(np.arange(len(part))).inputs
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "huggingface"])
+@pytest.mark.parametrize("order", [["b", "a", "y"], ["y", "more", "a", "b"]])
+def test_a_test_table_is_read_in_the_order_of_the_training_table(tmp_path, kind, order):
+    made = frame()
+    other = made.assign(more=1.5)[order]
+    if kind == "huggingface":
+        datasets = pytest.importorskip("datasets")
+        parts = {"train": datasets.Dataset.from_pandas(made), "test": datasets.Dataset.from_pandas(other)}
+        datasets.DatasetDict(parts).save_to_disk(str(tmp_path))
+    else:
+        saved(made, tmp_path / f"train.{kind}", kind)
+        saved(other, tmp_path / f"test.{kind}", kind)
+    data = opened(tmp_path, kind)
+    assert data.test is not None
+    np.testing.assert_array_equal(inputs_of(data.test), made[["a", "b"]].to_numpy(np.float32))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_test_table_without_a_column_of_the_training_table_is_refused(tmp_path, kind):
+    saved(frame(), tmp_path / f"train.{kind}", kind)
+    saved(frame().rename(columns={"b": "c"}), tmp_path / f"test.{kind}", kind)
+    with pytest.raises(DataError, match=rf"test\.{kind}: there is no column 'b'"):
+        opened(tmp_path, kind)
+
+
+def test_an_index_with_a_name_is_no_input(tmp_path):
+    import pandas
+
+    made = frame()
+    named = made.set_index(pandas.Index([*range(60, 60 + len(made) - 1), 7], name="id"))
+    named.to_parquet(tmp_path / "train.parquet")
+    data = opened(tmp_path, "parquet")
+    assert data.about.columns == ("a", "b")
+    assert data.train.account()["left_out"] == ["id"]
+    assert opened(tmp_path, "parquet", columns=["id"]).about.columns == ("id",)
+
+
+def test_whole_numbers_of_huggingface_are_inputs_as_those_of_other_tables(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    made = frame()[["b", "y"]].assign(c=range(12))
+    datasets.Dataset.from_pandas(made).save_to_disk(str(tmp_path))
+    data = opened(tmp_path, "huggingface")
+    assert data.about.dtype == "float32"
+    np.testing.assert_array_equal(inputs_of(data.train), made[["b", "c"]].to_numpy(np.float32))
+
+
+def test_seconds_since_1970_are_refused_in_huggingface_too(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_pandas(frame().assign(a=1.7e9 + np.arange(12))).save_to_disk(str(tmp_path))
+    with pytest.raises(DataError, match="column a .* too close together"):
+        opened(tmp_path, "huggingface")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "huggingface"])
+def test_windows_of_16_bits_are_no_tokens(tmp_path, kind):
+    windows = [[k, -k, 7] for k in range(12)]
+    if kind == "parquet":
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        table = arrow.table({"w": arrow.array(windows, arrow.list_(arrow.int16())), "y": list("ab" * 6)})
+        parquet.write_table(table, tmp_path / "train.parquet")
+    else:
+        datasets = pytest.importorskip("datasets")
+        of = {"w": datasets.Sequence(datasets.Value("int16")), "y": datasets.Value("string")}
+        given = {"w": windows, "y": list("ab" * 6)}
+        datasets.Dataset.from_dict(given, datasets.Features(of)).save_to_disk(str(tmp_path))
+    data = opened(tmp_path, kind)
+    assert data.about.dtype == "float32"
+    np.testing.assert_array_equal(inputs_of(data.train), windows)
+
+
+def test_a_view_of_texts_is_texts(tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    kinds = arrow.array(list("ab" * 6)).cast(arrow.string_view())
+    parquet.write_table(arrow.table({"a": range(12), "y": kinds}), tmp_path / "train.parquet")
+    assert opened(tmp_path, "parquet").about.names == ("a", "b")

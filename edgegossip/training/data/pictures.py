@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from edgegossip.recipe import DataSection
-from edgegossip.training.data.base import Batch, ItemInputs, Items
+from edgegossip.training.data.base import Batch, Examples, ItemInputs, Items
 from edgegossip.types import ConfigError, DataError, HostError
 
 PARAMS = ("size", "grey", "range")  # of data.params
@@ -245,7 +245,7 @@ class Pictures(Items):
         }
 
 
-def check_together(parts: Sequence[Items], names: Sequence[str]) -> None:
+def check_together(parts: Sequence[Examples], names: Sequence[str]) -> None:
     """Raise DataError for pictures of a training and a test part (`names`) that have another size,
     or other channels, and for 16 bits of which a quarter is in use at most."""
     shown = [(part, name) for part, name in zip(parts, names, strict=True) if isinstance(part, Pictures)]

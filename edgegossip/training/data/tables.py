@@ -41,6 +41,7 @@ _NEEDS = {
     "parquet": ("pyarrow", "pip install pyarrow"),
     "huggingface": ("datasets", "pip install datasets"),
 }
+_FEW_BITS = ("int8", "uint8", "int16", "uint16")  # which the package datasets widens to what tokens are
 _INDEX = re.compile(r"__index_level_\d+__")  # the rows' own names, which pandas writes beside its columns
 
 
@@ -80,7 +81,10 @@ def load(section: DataSection, folder: str, board: Board) -> Parts:
     root = own_folder(section.name, folder)
     if section.name == "huggingface":
         return _huggingface(root, section)
-    tables = [_read(path, section) for path in _files(root, section.name) if path is not None]
+    tables: list[_Table] = []
+    for path in _files(root, section.name):
+        if path is not None:
+            tables.append(_read(path, _as_before(section, tables[0].told["columns"]) if tables else section))
     found, names = _targets([table.targets for table in tables], section)
     parts = [table.examples(targets) for table, targets in zip(tables, found, strict=True)]
     return parts[0], parts[1] if len(parts) > 1 else None, names
@@ -139,17 +143,24 @@ def _files(root: Path, kind: str) -> tuple[Path, Path | None]:
     raise DataError(f"{root}: expected train.{kind} (and test.{kind}), or one .{kind} file; {there}")
 
 
+def _as_before(section: DataSection, names: Sequence[str]) -> DataSection:
+    """The section of a test table, whose inputs are the columns of the training table in their
+    order, whatever its own order is."""
+    return replace(section, params={**section.params, "columns": list(names)})
+
+
 def _wanted(section: DataSection) -> list[str]:
     target = section.params.get("target", [])
     return [target] if isinstance(target, str) else list(target)
 
 
-def _chosen(path: Path, there: Sequence[str], section: DataSection) -> list[str]:
-    """The columns to read, inputs first. Raises DataError for one that is not there."""
+def _chosen(path: Path, there: Sequence[str], section: DataSection, index: Sequence[str] = ()) -> list[str]:
+    """The columns to read, inputs first; `index`: those that are the rows' names, and inputs only
+    where they are asked for. Raises DataError for one that is not there."""
     targets, chosen = _wanted(section), section.params.get("columns")
     inputs = [chosen] if isinstance(chosen, str) else chosen
     if inputs is None:
-        inputs = [name for name in there if name not in targets and not _INDEX.fullmatch(name)]
+        inputs = [name for name in there if name not in (*targets, *index) and not _INDEX.fullmatch(name)]
         if "" in inputs:
             raise DataError(
                 f"{path}: column {there.index('') + 1} of {len(there)} has no name, as pandas writes its index and as a "
@@ -179,7 +190,8 @@ def _read(path: Path, section: DataSection) -> _Table:
     try:
         file = parquet.ParquetFile(path)
         there = file.schema_arrow.names
-        names = _chosen(path, there, section)
+        index = (file.schema_arrow.pandas_metadata or {}).get("index_columns", [])
+        names = _chosen(path, there, section, [name for name in index if isinstance(name, str)])
         table = file.read(columns=names)
     except (OSError, ValueError) as error:  # pyarrow's own are kinds of these
         raise DataError(f"{path} cannot be read as parquet: {error}") from None
@@ -268,7 +280,7 @@ def _typed(path: Path, name: str, found: Any) -> Column:
     if found.null_count:
         row = int(np.argmax(found.is_null().to_numpy())) + 1
         raise DataError(f"{path}, row {row}: column {name} holds nothing (null): fill it, or leave the row out")
-    if types.is_string(kind) or types.is_large_string(kind):
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return Column(path, name, found.to_pylist())
     if types.is_decimal(kind):
         return Column(path, name, np.array([float(value) for value in found.to_pylist()], np.float64))
@@ -287,7 +299,9 @@ def _typed(path: Path, name: str, found: Any) -> Column:
     if values.dtype.kind not in "iufb":
         bad = next((k for k, row in enumerate(rows) if np.array(row).dtype.kind not in "iufb"), 0)
         raise DataError(f"{path}, row {bad + 1}: column {name} holds {rows[bad]!r:.80}, and lists hold numbers")
-    return Column(path, name, values)
+    while hasattr(kind, "value_type"):
+        kind = kind.value_type
+    return Column(path, name, values.astype(kind.to_pandas_dtype()))  # 16 bits are no tokens
 
 
 def _huggingface(root: Path, section: DataSection) -> Parts:
@@ -313,7 +327,10 @@ def _huggingface(root: Path, section: DataSection) -> Parts:
     if not any(type(train.features.get(name)).__name__ == "Image" for name in wanted):  # masks stay on the disk
         given = [[_column(root, part, name, names) for name in wanted] for part in parts]
         found, names = _targets(given, section)
-    made = [_rows(root, part, targets, section) for part, targets in zip(parts, found, strict=True)]
+    made: list[Examples] = []
+    for part, targets in zip(parts, found, strict=True):
+        inputs = _as_before(section, _inputs(root, train, section)) if made else section
+        made.append(_rows(root, part, targets, inputs))
     pictures.check_together(made, [f"{root}, {name}" for name in ("train", "test")[: len(made)]])
     return made[0], made[1] if test is not None else None, names
 
@@ -330,16 +347,26 @@ def _column(root: Path, dataset: Any, name: str, names: Sequence[str]) -> Column
     return replace(read, values=[names[int(v)] for v in numbers])
 
 
-def _rows(root: Path, dataset: Any, targets: NDArray[Any] | None, section: DataSection) -> Items:
-    wanted = _wanted(section)
+def _inputs(root: Path, dataset: Any, section: DataSection) -> list[str]:
     names = _chosen(root, dataset.column_names, section)
-    inputs = names[: len(names) - len(wanted)]
+    return names[: len(names) - len(_wanted(section))]
+
+
+def _rows(root: Path, dataset: Any, targets: NDArray[Any] | None, section: DataSection) -> Examples:
+    wanted, inputs = _wanted(section), _inputs(root, dataset, section)
     shown = picture_column.find(root, dataset.features, inputs, section)
     apart = wanted if targets is None else []  # targets that are read with their inputs
+    kinds = [dataset.features[name] for name in inputs]
+    if not apart and all(type(kind).__name__ in ("Value", "ClassLabel") for kind in kinds):  # a table as any other
+        table = dataset.select_columns(inputs).with_format("arrow")[:]
+        read = [_typed(root, name, table.column(name)) for name in inputs]
+        return _table([*inputs, *wanted], read, dataset.column_names, section).examples(targets)
     rows = dataset.select_columns(apart if shown else [*inputs, *apart]).with_format("numpy")
 
+    few_bits = {name: kind for name in inputs if (kind := picture_column.kind_of(dataset.features[name])) in _FEW_BITS}
+
     def value(row: Mapping[str, Any], name: str) -> NDArray[Any]:
-        found = np.asarray(row[name])
+        found = np.asarray(row[name], few_bits.get(name))
         if found.dtype.kind not in "iufb":
             raise DataError(f"{root}: column {name} holds {found.dtype}, and inputs are numbers: leave it out")
         return found
