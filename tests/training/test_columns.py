@@ -405,3 +405,80 @@ def test_a_view_of_texts_is_texts(tmp_path):
     kinds = arrow.array(list("ab" * 6)).cast(arrow.string_view())
     parquet.write_table(arrow.table({"a": range(12), "y": kinds}), tmp_path / "train.parquet")
     assert opened(tmp_path, "parquet").about.names == ("a", "b")
+
+
+THOUSANDS = "a;y\n950;ok\n1.200;worn\n2.350;ok\n"
+
+
+def test_points_that_may_be_marks_of_thousands_are_asked_about(tmp_path):
+    with pytest.raises(DataError, match=r"line 3: column a holds '1\.200', and line 2 '950'.*data\.params\.decimal"):
+        table(tmp_path, THOUSANDS, params={"delimiter": ";"})
+    data = table(tmp_path, THOUSANDS, params={"delimiter": ";", "decimal": "."})
+    np.testing.assert_array_equal(inputs_of(data.train), np.array([[950], [1.2], [2.35]], np.float32))
+
+
+@pytest.mark.parametrize(
+    "numbers", [["1.250", "2.125"], ["0", "1.250"], ["950", "1.25"], ["5", "0.125"], ["1200", "1.250"]]
+)
+def test_fractions_of_three_digits_are_fractions(tmp_path, numbers):
+    data = table(tmp_path, "a,y\n" + "".join(f"{v},{'ab'[k]}\n" for k, v in enumerate(numbers)))
+    np.testing.assert_array_equal(inputs_of(data.train)[:, 0], np.array(numbers, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ("0,126", r'a decimal comma \(data\.params\.decimal = "," reads it\)'),
+        ("12,345", r'marks of thousands or a decimal comma \(which data\.params\.decimal = "," reads\)'),
+        ("12,34,567.50", "marks of thousands"),
+    ],
+)
+def test_what_a_comma_may_be_is_said(tmp_path, cell, words):
+    with pytest.raises(DataError, match=rf"line 2: column a holds '{cell}', {words}, and inputs are numbers"):
+        table(tmp_path, f"a;y\n{cell};ok\n", params={"delimiter": ";"})
+
+
+@pytest.mark.parametrize("cell", [r"\N", "#DIV/0!", "#VALUE!", "#NA", "n.a.", "1.#IND", "-nan", "(null)"])
+def test_what_programs_write_for_a_missing_value_is_no_class(tmp_path, cell):
+    with pytest.raises(DataError, match="line 4: column y holds .* as where a value is missing"):
+        table(tmp_path, f"a,y\n1,ok\n2,worn\n3,{cell}\n4,ok\n")
+
+
+def test_a_missing_target_of_parquet_is_named(tmp_path):
+    frame().assign(y=[0.0, 1.0, 0.0, 1.0, 0.0, float("nan")] * 2).to_parquet(tmp_path / "train.parquet")
+    with pytest.raises(DataError, match=r"row 6: column y holds (nothing|nan)"):
+        opened(tmp_path, "parquet")
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    of_nan = arrow.table({"a": [1.0, 2.0, 3.0], "y": arrow.array([0.0, float("nan"), 1.0])})
+    parquet.write_table(of_nan, tmp_path / "train.parquet")
+    with pytest.raises(DataError, match=r"row 2: column y holds nan"):
+        opened(tmp_path, "parquet")
+
+
+def test_excels_line_about_the_delimiter_is_no_line_of_names(tmp_path):
+    for params in ({}, {"delimiter": ";"}):
+        with pytest.raises(DataError, match=r"line 1: 'sep=;' tells Excel .* data\.params\.delimiter = ';'"):
+            table(tmp_path, "sep=;\r\na;y\r\n1;ok\r\n", params=params)
+
+
+def test_tables_are_found_as_systems_name_them(tmp_path):
+    saved(frame(), tmp_path / "Train.CSV", "csv")
+    (tmp_path / "._Train.CSV").write_bytes(b"\0\5\x16\7")
+    saved(frame(), tmp_path / "val.csv", "csv")
+    data = opened(tmp_path, "csv")
+    assert data.test is None
+    assert data.train.account()["skipped"] == {"val.csv": "neither train.csv nor test.csv"}
+
+
+@pytest.mark.parametrize("name", ["test", "Validation", "test-00000-of-00001"])
+def test_a_test_table_alone_is_not_trained_on(tmp_path, name):
+    saved(frame(), tmp_path / f"{name}.csv", "csv")
+    with pytest.raises(DataError, match=rf"{name}\.csv is the only table"):
+        opened(tmp_path, "csv")
+
+
+def test_parts_of_huggingface_that_are_not_read_are_said(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    part = datasets.Dataset.from_pandas(frame())
+    datasets.DatasetDict(train=part, validation=part).save_to_disk(str(tmp_path))
+    assert opened(tmp_path, "huggingface").train.account()["skipped"] == {"validation": "neither train nor test"}

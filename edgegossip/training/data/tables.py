@@ -41,7 +41,9 @@ _NEEDS = {
     "parquet": ("pyarrow", "pip install pyarrow"),
     "huggingface": ("datasets", "pip install datasets"),
 }
+_TEST_PART = re.compile(r"(?:test|testing|val|valid|validation)(?:-[0-9]{5}-of-[0-9]{5})?", re.IGNORECASE)
 _FEW_BITS = ("int8", "uint8", "int16", "uint16")  # which the package datasets widens to what tokens are
+_SEP = re.compile(r"sep=(.)")
 _INDEX = re.compile(r"__index_level_\d+__")  # the rows' own names, which pandas writes beside its columns
 
 
@@ -82,9 +84,11 @@ def load(section: DataSection, folder: str, board: Board) -> Parts:
     if section.name == "huggingface":
         return _huggingface(root, section)
     tables: list[_Table] = []
-    for path in _files(root, section.name):
-        if path is not None:
-            tables.append(_read(path, _as_before(section, tables[0].told["columns"]) if tables else section))
+    files = [path for path in _files(root, section.name) if path is not None]
+    for path in files:
+        tables.append(_read(path, _as_before(section, tables[0].told["columns"]) if tables else section))
+    if others := [path.name for path in _tables(root, section.name) if path not in files]:
+        tables[0] = replace(tables[0], told={**tables[0].told, "skipped": _passed_over(others, f".{section.name}")})
     found, names = _targets([table.targets for table in tables], section)
     parts = [table.examples(targets) for table, targets in zip(tables, found, strict=True)]
     return parts[0], parts[1] if len(parts) > 1 else None, names
@@ -133,14 +137,30 @@ def _targets(
 
 def _files(root: Path, kind: str) -> tuple[Path, Path | None]:
     """The training and the test table of a folder."""
-    train, test = root / f"train.{kind}", root / f"test.{kind}"
-    if train.is_file():
-        return train, test if test.is_file() else None
-    found = sorted(root.glob(f"*.{kind}"))
+    found = _tables(root, kind)
+    named = {path.name.casefold(): path for path in reversed(found)}
+    if (train := named.get(f"train.{kind}")) is not None:
+        return train, named.get(f"test.{kind}")
     if len(found) == 1:
+        if _TEST_PART.fullmatch(found[0].stem):
+            raise DataError(
+                f"{found[0]} is the only table, and its name is that of a test set: add train.{kind}, or give it another name "
+                "if it is to train on"
+            )
         return found[0], None
     there = f"there are {', '.join(p.name for p in found[:4])}" if found else "there is none"
     raise DataError(f"{root}: expected train.{kind} (and test.{kind}), or one .{kind} file; {there}")
+
+
+def _tables(root: Path, kind: str) -> list[Path]:
+    """The tables that a user sees in a folder."""
+    found = (path for path in root.iterdir() if path.suffix.casefold() == f".{kind}" and path.is_file())
+    return sorted(path for path in found if not path.name.startswith("."))
+
+
+def _passed_over(names: Sequence[str], kind: str = "") -> dict[str, str]:
+    """What `describe` says of tables that are not read."""
+    return dict.fromkeys(names, f"neither train{kind} nor test{kind}")
 
 
 def _as_before(section: DataSection, names: Sequence[str]) -> DataSection:
@@ -211,6 +231,11 @@ def _read_csv(path: Path, section: DataSection) -> _Table:
     try:
         rows = csv.reader(io.StringIO(read_text(path)), delimiter=delimiter, strict=True)
         there = [name.strip() for name in next(rows, [])]
+        if len(there) < 3 and (said := _SEP.fullmatch(delimiter.join(there))):
+            raise DataError(
+                f"{path}, line 1: {said[0]!r} tells Excel the delimiter, and is no line of names: remove it, and set "
+                f"data.params.delimiter = {said[1]!r}"
+            )
         other = next((mark for mark in ";\t|," if len(there) == 1 and mark != delimiter and mark in there[0]), None)
         if other is not None:
             raise DataError(
@@ -220,6 +245,7 @@ def _read_csv(path: Path, section: DataSection) -> _Table:
         places = [there.index(name) for name in names]
         inputs = len(names) - len(_wanted(section))
         cells: list[Any] = [array("d") if k < inputs else [] for k in range(len(names))]
+        marks = [columns.Thousands() for _ in names] if "decimal" not in section.params else []
         lines = array("q")
         blank = 0
         for row in rows:
@@ -240,12 +266,16 @@ def _read_csv(path: Path, section: DataSection) -> _Table:
                 if cell != cell:
                     raise columns.unfit(f"{path}, line {line}: column {name}", text, "inputs are numbers")
                 cells[k].append(cell)
+                if marks:
+                    marks[k].see(text, line)
     except csv.Error as error:
         raise DataError(f"{path}, line {rows.line_num}: cannot be read as csv: {error}") from None
     except ValueError as error:
         raise DataError(f"{path} cannot be read as csv: {error}") from None
     values = [np.array(column) for column in cells[:inputs]] + cells[inputs:]
     read = [Column(path, name, column, lines, True, decimal) for name, column in zip(names, values, strict=True)]
+    for name, seen in zip(names, marks, strict=False):
+        seen.check(path, name)
     table = _table(names, read, there, section)
     _check_header(path, table.inputs)
     return replace(table, told={**table.told, "blank_lines": blank}) if blank else table
@@ -312,11 +342,12 @@ def _huggingface(root: Path, section: DataSection) -> Parts:
         opened = load_from_disk(str(root))
     except (OSError, ValueError) as error:
         raise DataError(f"{root} is not what Dataset.save_to_disk wrote: {error}") from None
-    train, test = opened, None
+    train, test, others = opened, None, []
     if isinstance(opened, DatasetDict):
         if "train" not in opened:
             raise DataError(f'{root}: expected a part named "train" (and "test"), found {", ".join(opened)}')
         train, test = opened["train"], opened.get("test")
+        others = [name for name in opened if name not in ("train", "test")]
     parts = [part for part in (train, test) if part is not None]
     wanted = _wanted(section)
     feature = train.features.get(wanted[0]) if len(wanted) == 1 else None
@@ -332,6 +363,9 @@ def _huggingface(root: Path, section: DataSection) -> Parts:
         inputs = _as_before(section, _inputs(root, train, section)) if made else section
         made.append(_rows(root, part, targets, inputs))
     pictures.check_together(made, [f"{root}, {name}" for name in ("train", "test")[: len(made)]])
+    if others:
+        told = {**made[0].inputs.told, "skipped": _passed_over(others)}
+        made[0] = replace(made[0], inputs=replace(made[0].inputs, told=told))  # type: ignore[type-var]
     return made[0], made[1] if test is not None else None, names
 
 
