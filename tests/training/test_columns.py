@@ -482,3 +482,23 @@ def test_parts_of_huggingface_that_are_not_read_are_said(tmp_path):
     part = datasets.Dataset.from_pandas(frame())
     datasets.DatasetDict(train=part, validation=part).save_to_disk(str(tmp_path))
     assert opened(tmp_path, "huggingface").train.account()["skipped"] == {"validation": "neither train nor test"}
+
+
+@pytest.mark.parametrize("words", [("True", "False"), ("true", "false"), ("TRUE", "FALSE")])
+def test_a_column_of_true_and_false_is_1_and_0_as_in_parquet(tmp_path, words):
+    data = table(tmp_path, "a,b,y\n" + "".join(f"{words[k % 3 == 0]},{k},{'ab'[k % 2]}\n" for k in range(9)))
+    assert inputs_of(data.train)[:, 0].tolist() == [float(k % 3 != 0) for k in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("cells", "line"), [(["True", "1", "False"], 3), (["0", "True"], 3), (["True", "False", "yes"], 4)]
+)
+def test_true_among_numbers_is_refused(tmp_path, cells, line):
+    with pytest.raises(DataError, match=rf"line {line}: column a holds .* and inputs are numbers"):
+        table(tmp_path, "a,y\n" + "".join(f"{cell},{'ab'[k % 2]}\n" for k, cell in enumerate(cells)))
+
+
+def test_what_lies_there_instead_of_a_table_is_named(tmp_path):
+    (tmp_path / "data.tsv").write_text("a\ty\n")
+    with pytest.raises(DataError, match=r"there is none, but data\.tsv"):
+        opened(tmp_path, "csv")

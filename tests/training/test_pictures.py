@@ -652,3 +652,12 @@ def test_two_ways_to_read_the_same_folders_are_asked_about(tmp_path) -> None:
     assert opened(tmp_path, labels=["cat", "dog"]).about.classes == 2
     put(tmp_path / "cat" / "1.png")
     assert opened(tmp_path).about.names == ("cat", "dog")
+
+
+@pytest.mark.parametrize("names", [("images", "masks"), ("Images", "Labels")])
+def test_pictures_and_their_masks_are_no_classes(tmp_path, names) -> None:
+    for k, name in enumerate(names):
+        put(tmp_path / name / "0.png", Image.new("RGB", (4, 4), (k, 0, 0)))
+    with pytest.raises(DataError, match=f"has {names[0]} and {names[1]}, as pictures and their masks lie"):
+        opened(tmp_path)
+    assert opened(tmp_path, labels=list(names)).about.classes == 2

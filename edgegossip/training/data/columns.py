@@ -29,6 +29,7 @@ _PLAIN = re.compile(r"[+-]?[0-9]+")
 _MISSING = {"na", "n/a", "n.a.", "#na", "#n/a", "#n/a n/a", "<na>", "nan", "-nan", "nat", "inf", "-inf", "-", "--", "?"}
 _MISSING |= {"null", "(null)", "<null>", r"\n", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan", "1.#inf", "-1.#inf"}
 _MISSING |= {"#div/0!", "#value!", "#ref!", "#name?", "#num!", "#null!"}  # what a spreadsheet could not compute
+TRUTH = {"True": 1.0, "true": 1.0, "TRUE": 1.0, "False": 0.0, "false": 0.0, "FALSE": 0.0}  # where all are
 _THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:\.[0-9]{3})+")
 
 # What a text may be that is no number to us; the first that fits.

@@ -148,7 +148,9 @@ def _files(root: Path, kind: str) -> tuple[Path, Path | None]:
                 "if it is to train on"
             )
         return found[0], None
+    others = sorted(path.name for path in root.iterdir() if not path.name.startswith("."))[:4]
     there = f"there are {', '.join(p.name for p in found[:4])}" if found else "there is none"
+    there += f", but {', '.join(others)}" if others and not found else ""
     raise DataError(f"{root}: expected train.{kind} (and test.{kind}), or one .{kind} file; {there}")
 
 
@@ -247,6 +249,7 @@ def _read_csv(path: Path, section: DataSection) -> _Table:
         cells: list[Any] = [array("d") if k < inputs else [] for k in range(len(names))]
         marks = [columns.Thousands() for _ in names] if "decimal" not in section.params else []
         lines = array("q")
+        truths: dict[int, int] = {}  # how many of an input are True or False
         blank = 0
         for row in rows:
             if not row:
@@ -263,8 +266,12 @@ def _read_csv(path: Path, section: DataSection) -> _Table:
                 if not text:
                     raise DataError(f"{path}, line {line}: column {name} is empty")
                 cell = columns.number(text, decimal) if k < inputs else text
-                if cell != cell:
-                    raise columns.unfit(f"{path}, line {line}: column {name}", text, "inputs are numbers")
+                if cell != cell and text in columns.TRUTH:
+                    truths[k] = truths.get(k, 0) + 1
+                    cell = columns.TRUTH[text]
+                if cell != cell or (k in truths and truths[k] != len(lines)):  # numbers and both
+                    why = "inputs are numbers" + ", or all of a column True and False" * (k in truths)
+                    raise columns.unfit(f"{path}, line {line}: column {name}", text, why)
                 cells[k].append(cell)
                 if marks:
                     marks[k].see(text, line)
