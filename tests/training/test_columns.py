@@ -502,3 +502,14 @@ def test_what_lies_there_instead_of_a_table_is_named(tmp_path):
     (tmp_path / "data.tsv").write_text("a\ty\n")
     with pytest.raises(DataError, match=r"there is none, but data\.tsv"):
         opened(tmp_path, "csv")
+
+
+def test_a_class_of_the_test_table_alone_must_be_declared(tmp_path):
+    saved(frame(), tmp_path / "train.csv", "csv")
+    (tmp_path / "test.csv").write_text("a,b,y\n1,2,ok\n1,2,wrn\n")
+    with pytest.raises(
+        DataError, match=r"test\.csv, line 3: column y holds 'wrn', a class without examples to train on"
+    ):
+        opened(tmp_path, "csv")
+    section = {"name": "csv", "dir": str(tmp_path), "partition": "local", "params": {"target": "y"}}
+    assert open_data(DataSection(**section, labels=["ok", "worn", "wrn"])).about.classes == 3

@@ -172,6 +172,11 @@ def targets(columns: Sequence[Column], section: DataSection) -> tuple[list[NDArr
         classes = {value: int(number) for value, number in numbers.items()}
     else:
         names = _names(found, section)
+        if (only := next((name for name, place in found.items() if place[0] is not columns[0]), None)) is not None:
+            column, k = found[only]
+            raise DataError(
+                f"{column.at(k)} holds {only!r:.80}, a class without examples to train on: if that is meant, declare data.labels"
+            )
         classes = {name: k for k, name in enumerate(names)}
     made = [np.array([classes[v] for v in values], np.int64) for values in listed]
     if not section.classes and not section.labels:
