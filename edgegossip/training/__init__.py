@@ -92,7 +92,7 @@ def build_workload(recipe: Recipe, node_index: int, name: str = "", sink: Sink |
 
         if recipe.data.partition == "local":
             _tell_holdings(sink, name, workload)
-        for doubt in doubts(workload.loader.part, workload.about):
+        for doubt in doubts(workload.loader.part, workload.about, whole=recipe.data.partition == "local"):
             sink.event(name, "doubt", f"{name}'s data: {doubt}", why=doubt)
     return workload
 

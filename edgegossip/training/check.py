@@ -92,7 +92,7 @@ def data_doubts(recipe: Recipe, boards: Sequence[Board] = ()) -> list[str]:
     found: dict[str, list[str]] = {}
     for board in () if recipe.run.script else boards or (None,):
         data = open_data(recipe.data, board)
-        for doubt in doubts(data.train, data.about):
+        for doubt in doubts(data.train, data.about, whole=True):
             found.setdefault(doubt, []).append(board.name if board else "the run")
     return [f"the data of {', '.join(names)}: {doubt}" for doubt, names in found.items()]
 

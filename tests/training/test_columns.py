@@ -305,3 +305,211 @@ def test_tables_of_pandas_are_arrays(custom):
 def test_arrays_that_may_be_two_things_are_asked_about(custom, given, keys, error, message):
     with pytest.raises(error, match=message):
         custom(given, **keys)
+
+
+def frame(count: int = 12):
+    """A table of pandas whose columns differ in range, so that a swap of two shows."""
+    import pandas
+
+    rows = np.arange(count)
+    return pandas.DataFrame({"a": rows / 8, "b": 100 + rows, "y": np.array(["ok", "worn"])[rows % 2]})
+
+
+def saved(made, path: Path, kind: str) -> None:
+    if kind == "csv":
+        made.to_csv(path, index=False)
+    else:
+        made.to_parquet(path)
+
+
+def opened(folder: Path, kind: str, **params) -> DataSet:
+    return open_data(DataSection(name=kind, dir=str(folder), partition="local", params={"target": "y", **params}))
+
+
+def inputs_of(part) -> np.ndarray:
+    return part.take(np.arange(len(part))).inputs
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "huggingface"])
+@pytest.mark.parametrize("order", [["b", "a", "y"], ["y", "more", "a", "b"]])
+def test_a_test_table_is_read_in_the_order_of_the_training_table(tmp_path, kind, order):
+    made = frame()
+    other = made.assign(more=1.5)[order]
+    if kind == "huggingface":
+        datasets = pytest.importorskip("datasets")
+        parts = {"train": datasets.Dataset.from_pandas(made), "test": datasets.Dataset.from_pandas(other)}
+        datasets.DatasetDict(parts).save_to_disk(str(tmp_path))
+    else:
+        saved(made, tmp_path / f"train.{kind}", kind)
+        saved(other, tmp_path / f"test.{kind}", kind)
+    data = opened(tmp_path, kind)
+    assert data.test is not None
+    np.testing.assert_array_equal(inputs_of(data.test), made[["a", "b"]].to_numpy(np.float32))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_test_table_without_a_column_of_the_training_table_is_refused(tmp_path, kind):
+    saved(frame(), tmp_path / f"train.{kind}", kind)
+    saved(frame().rename(columns={"b": "c"}), tmp_path / f"test.{kind}", kind)
+    with pytest.raises(DataError, match=rf"test\.{kind}: there is no column 'b'"):
+        opened(tmp_path, kind)
+
+
+def test_an_index_with_a_name_is_no_input(tmp_path):
+    import pandas
+
+    made = frame()
+    named = made.set_index(pandas.Index([*range(60, 60 + len(made) - 1), 7], name="id"))
+    named.to_parquet(tmp_path / "train.parquet")
+    data = opened(tmp_path, "parquet")
+    assert data.about.columns == ("a", "b")
+    assert data.train.account()["left_out"] == ["id"]
+    assert opened(tmp_path, "parquet", columns=["id"]).about.columns == ("id",)
+
+
+def test_whole_numbers_of_huggingface_are_inputs_as_those_of_other_tables(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    made = frame()[["b", "y"]].assign(c=range(12))
+    datasets.Dataset.from_pandas(made).save_to_disk(str(tmp_path))
+    data = opened(tmp_path, "huggingface")
+    assert data.about.dtype == "float32"
+    np.testing.assert_array_equal(inputs_of(data.train), made[["b", "c"]].to_numpy(np.float32))
+
+
+def test_seconds_since_1970_are_refused_in_huggingface_too(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_pandas(frame().assign(a=1.7e9 + np.arange(12))).save_to_disk(str(tmp_path))
+    with pytest.raises(DataError, match="column a .* too close together"):
+        opened(tmp_path, "huggingface")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "huggingface"])
+def test_windows_of_16_bits_are_no_tokens(tmp_path, kind):
+    windows = [[k, -k, 7] for k in range(12)]
+    if kind == "parquet":
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        table = arrow.table({"w": arrow.array(windows, arrow.list_(arrow.int16())), "y": list("ab" * 6)})
+        parquet.write_table(table, tmp_path / "train.parquet")
+    else:
+        datasets = pytest.importorskip("datasets")
+        of = {"w": datasets.Sequence(datasets.Value("int16")), "y": datasets.Value("string")}
+        given = {"w": windows, "y": list("ab" * 6)}
+        datasets.Dataset.from_dict(given, datasets.Features(of)).save_to_disk(str(tmp_path))
+    data = opened(tmp_path, kind)
+    assert data.about.dtype == "float32"
+    np.testing.assert_array_equal(inputs_of(data.train), windows)
+
+
+def test_a_view_of_texts_is_texts(tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    kinds = arrow.array(list("ab" * 6)).cast(arrow.string_view())
+    parquet.write_table(arrow.table({"a": range(12), "y": kinds}), tmp_path / "train.parquet")
+    assert opened(tmp_path, "parquet").about.names == ("a", "b")
+
+
+THOUSANDS = "a;y\n950;ok\n1.200;worn\n2.350;ok\n"
+
+
+def test_points_that_may_be_marks_of_thousands_are_asked_about(tmp_path):
+    with pytest.raises(DataError, match=r"line 3: column a holds '1\.200', and line 2 '950'.*data\.params\.decimal"):
+        table(tmp_path, THOUSANDS, params={"delimiter": ";"})
+    data = table(tmp_path, THOUSANDS, params={"delimiter": ";", "decimal": "."})
+    np.testing.assert_array_equal(inputs_of(data.train), np.array([[950], [1.2], [2.35]], np.float32))
+
+
+@pytest.mark.parametrize(
+    "numbers", [["1.250", "2.125"], ["0", "1.250"], ["950", "1.25"], ["5", "0.125"], ["1200", "1.250"]]
+)
+def test_fractions_of_three_digits_are_fractions(tmp_path, numbers):
+    data = table(tmp_path, "a,y\n" + "".join(f"{v},{'ab'[k]}\n" for k, v in enumerate(numbers)))
+    np.testing.assert_array_equal(inputs_of(data.train)[:, 0], np.array(numbers, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ("0,126", r'a decimal comma \(data\.params\.decimal = "," reads it\)'),
+        ("12,345", r'marks of thousands or a decimal comma \(which data\.params\.decimal = "," reads\)'),
+        ("12,34,567.50", "marks of thousands"),
+    ],
+)
+def test_what_a_comma_may_be_is_said(tmp_path, cell, words):
+    with pytest.raises(DataError, match=rf"line 2: column a holds '{cell}', {words}, and inputs are numbers"):
+        table(tmp_path, f"a;y\n{cell};ok\n", params={"delimiter": ";"})
+
+
+@pytest.mark.parametrize("cell", [r"\N", "#DIV/0!", "#VALUE!", "#NA", "n.a.", "1.#IND", "-nan", "(null)"])
+def test_what_programs_write_for_a_missing_value_is_no_class(tmp_path, cell):
+    with pytest.raises(DataError, match="line 4: column y holds .* as where a value is missing"):
+        table(tmp_path, f"a,y\n1,ok\n2,worn\n3,{cell}\n4,ok\n")
+
+
+def test_a_missing_target_of_parquet_is_named(tmp_path):
+    frame().assign(y=[0.0, 1.0, 0.0, 1.0, 0.0, float("nan")] * 2).to_parquet(tmp_path / "train.parquet")
+    with pytest.raises(DataError, match=r"row 6: column y holds (nothing|nan)"):
+        opened(tmp_path, "parquet")
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    of_nan = arrow.table({"a": [1.0, 2.0, 3.0], "y": arrow.array([0.0, float("nan"), 1.0])})
+    parquet.write_table(of_nan, tmp_path / "train.parquet")
+    with pytest.raises(DataError, match=r"row 2: column y holds nan"):
+        opened(tmp_path, "parquet")
+
+
+def test_excels_line_about_the_delimiter_is_no_line_of_names(tmp_path):
+    for params in ({}, {"delimiter": ";"}):
+        with pytest.raises(DataError, match=r"line 1: 'sep=;' tells Excel .* data\.params\.delimiter = ';'"):
+            table(tmp_path, "sep=;\r\na;y\r\n1;ok\r\n", params=params)
+
+
+def test_tables_are_found_as_systems_name_them(tmp_path):
+    saved(frame(), tmp_path / "Train.CSV", "csv")
+    (tmp_path / "._Train.CSV").write_bytes(b"\0\5\x16\7")
+    saved(frame(), tmp_path / "val.csv", "csv")
+    data = opened(tmp_path, "csv")
+    assert data.test is None
+    assert data.train.account()["skipped"] == {"val.csv": "neither train.csv nor test.csv"}
+
+
+@pytest.mark.parametrize("name", ["test", "Validation", "test-00000-of-00001"])
+def test_a_test_table_alone_is_not_trained_on(tmp_path, name):
+    saved(frame(), tmp_path / f"{name}.csv", "csv")
+    with pytest.raises(DataError, match=rf"{name}\.csv is the only table"):
+        opened(tmp_path, "csv")
+
+
+def test_parts_of_huggingface_that_are_not_read_are_said(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    part = datasets.Dataset.from_pandas(frame())
+    datasets.DatasetDict(train=part, validation=part).save_to_disk(str(tmp_path))
+    assert opened(tmp_path, "huggingface").train.account()["skipped"] == {"validation": "neither train nor test"}
+
+
+@pytest.mark.parametrize("words", [("True", "False"), ("true", "false"), ("TRUE", "FALSE")])
+def test_a_column_of_true_and_false_is_1_and_0_as_in_parquet(tmp_path, words):
+    data = table(tmp_path, "a,b,y\n" + "".join(f"{words[k % 3 == 0]},{k},{'ab'[k % 2]}\n" for k in range(9)))
+    assert inputs_of(data.train)[:, 0].tolist() == [float(k % 3 != 0) for k in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("cells", "line"), [(["True", "1", "False"], 3), (["0", "True"], 3), (["True", "False", "yes"], 4)]
+)
+def test_true_among_numbers_is_refused(tmp_path, cells, line):
+    with pytest.raises(DataError, match=rf"line {line}: column a holds .* and inputs are numbers"):
+        table(tmp_path, "a,y\n" + "".join(f"{cell},{'ab'[k % 2]}\n" for k, cell in enumerate(cells)))
+
+
+def test_what_lies_there_instead_of_a_table_is_named(tmp_path):
+    (tmp_path / "data.tsv").write_text("a\ty\n")
+    with pytest.raises(DataError, match=r"there is none, but data\.tsv"):
+        opened(tmp_path, "csv")
+
+
+def test_a_class_of_the_test_table_alone_must_be_declared(tmp_path):
+    saved(frame(), tmp_path / "train.csv", "csv")
+    (tmp_path / "test.csv").write_text("a,b,y\n1,2,ok\n1,2,wrn\n")
+    with pytest.raises(
+        DataError, match=r"test\.csv, line 3: column y holds 'wrn', a class without examples to train on"
+    ):
+        opened(tmp_path, "csv")
+    section = {"name": "csv", "dir": str(tmp_path), "partition": "local", "params": {"target": "y"}}
+    assert open_data(DataSection(**section, labels=["ok", "worn", "wrn"])).about.classes == 3

@@ -111,3 +111,55 @@ def test_a_loss_that_becomes_no_number_names_the_data_first(section, inputs, cur
     )
     with pytest.raises(UsageError, match=f"the training loss became (nan|inf) in round 0.*{cure}"):
         board.local_update(board.initial(0), 0)
+
+
+def logged(tmp_path, **columns) -> DataSection:
+    rows = zip(*columns.values(), strict=True)
+    (tmp_path / "train.csv").write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]))
+    params = {"target": list(columns)[-1]}
+    return DataSection(name="csv", dir=str(tmp_path), partition="local", params=params)
+
+
+def said_of(section) -> list[str]:
+    data = open_data(section)
+    return doubts(data.train, data.about, whole=True)
+
+
+PRESSURE = 1 + np.round(np.sin(np.arange(300)), 3)
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        (
+            np.where(np.arange(300) % 50 == 7, -9999, PRESSURE),
+            "column p holds -9999 in 6 of 300 rows, far from its other",
+        ),
+        (np.where(np.arange(300) == 299, 999, 20 * PRESSURE), "column p holds 999 in 1 of 300 rows"),
+        (np.arange(300), "column p counts the rows, from 0 on"),
+        (np.arange(1, 301), "column p counts the rows, from 1 on"),
+        (np.arange(700, 1000), ""),
+        (np.arange(300) % 24, ""),
+        (PRESSURE, ""),
+    ],
+)
+def test_of_tables_codes_and_numbers_of_rows_are_said(tmp_path, column, said) -> None:
+    found = [
+        doubt for doubt in said_of(logged(tmp_path, p=column, y=np.arange(300) % 2)) if "values of about" not in doubt
+    ]
+    assert len(found) == bool(said)
+    assert "".join(found).startswith(said)
+
+
+def test_labels_from_1_are_said(tmp_path) -> None:
+    assert said_of(logged(tmp_path, p=PRESSURE, y=1 + np.arange(300) % 10)) == [
+        "class 0 of 11 has no example, and all others have; if they are numbered from 1, subtract 1"
+    ]
+    assert said_of(logged(tmp_path, p=PRESSURE, y=np.arange(300) % 10)) == []
+
+
+def test_seconds_since_1970_in_a_map_are_said(tmp_path) -> None:
+    np.save(tmp_path / "train_inputs.npy", 1.7e9 + np.arange(80.0).reshape(40, 2))
+    np.save(tmp_path / "train_targets.npy", np.arange(40) % 2)
+    section = DataSection(name="npz", dir=str(tmp_path), partition="local", normalise="board")
+    assert any("float32 cannot tell the values at [0] of an input apart" in doubt for doubt in said_of(section))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 import re
+import struct
 import unicodedata
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -380,6 +382,43 @@ def test_16_bits_of_a_camera_that_has_12_need_a_range(tmp_path) -> None:
     assert len(opened(tmp_path).train) == 3, "one is bright"
 
 
+def deep_colour(path: Path, levels: np.ndarray) -> None:
+    """A PNG or TIFF of 16 bits a channel, uint16[height, width, 3], which Pillow cannot write."""
+    path.parent.mkdir(exist_ok=True)
+    height, width, _ = levels.shape
+    if path.suffix == ".png":
+        rows = zlib.compress(b"".join(b"\0" + row.tobytes() for row in levels.astype(">u2")))
+        head = struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)
+        chunks = [(b"IHDR", head), (b"IDAT", rows), (b"IEND", b"")]
+        framed = [struct.pack(">I", len(b)) + a + b + struct.pack(">I", zlib.crc32(a + b)) for a, b in chunks]
+        path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(framed))
+        return
+    data = levels.astype("<u2").tobytes()
+    longs = {256: width, 257: height, 259: 1, 262: 2, 273: 8, 277: 3, 278: height, 279: len(data), 284: 1}
+    tags = [(tag, 4, 1, value) for tag, value in longs.items()] + [(258, 3, 3, 8 + len(data))]
+    body = data + struct.pack("<3H", 16, 16, 16) + struct.pack("<H", len(tags))
+    body += b"".join(struct.pack("<HHII", *tag) for tag in sorted(tags)) + struct.pack("<I", 0)
+    path.write_bytes(b"II*\0" + struct.pack("<I", 8 + len(data) + 6) + body)
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_colour_of_16_bits_is_refused_where_little_of_it_is_in_use(tmp_path, suffix) -> None:
+    levels = np.arange(18, dtype=np.uint16).reshape(2, 3, 3) * 240
+    for name in ("a", "b"):
+        deep_colour(tmp_path / name / f"0.{suffix}", levels)
+    with pytest.raises(
+        DataError, match="hold at most about 3855 of 65535, and they have colour, of which Pillow keeps"
+    ):
+        opened(tmp_path)
+    with pytest.raises(DataError, match=r"0\.(png|tif) has colour of 16 bits, of which Pillow keeps the upper 8"):
+        opened(tmp_path, params={"range": [0, 4095]})
+    dark = opened(tmp_path, params={"range": [0, 65535]}).train
+    np.testing.assert_array_equal(everything(dark).inputs[0], (levels >> 8).transpose(2, 0, 1))
+    deep_colour(tmp_path / "b" / f"1.{suffix}", levels * 16)
+    data = opened(tmp_path)
+    assert data.train.account()["pictures"] == {f"{'TIFF' if suffix == 'tif' else 'PNG'} RGB of 16 bits": 3}
+
+
 @pytest.mark.parametrize("kind", ["gif", "png", "webp", "tiff"])
 def test_a_picture_of_several_frames_is_refused(pair, kind) -> None:
     frames = [Image.new("RGB", (4, 3), (k, 0, 0)) for k in (0, 255)]
@@ -613,3 +652,12 @@ def test_two_ways_to_read_the_same_folders_are_asked_about(tmp_path) -> None:
     assert opened(tmp_path, labels=["cat", "dog"]).about.classes == 2
     put(tmp_path / "cat" / "1.png")
     assert opened(tmp_path).about.names == ("cat", "dog")
+
+
+@pytest.mark.parametrize("names", [("images", "masks"), ("Images", "Labels")])
+def test_pictures_and_their_masks_are_no_classes(tmp_path, names) -> None:
+    for k, name in enumerate(names):
+        put(tmp_path / name / "0.png", Image.new("RGB", (4, 4), (k, 0, 0)))
+    with pytest.raises(DataError, match=f"has {names[0]} and {names[1]}, as pictures and their masks lie"):
+        opened(tmp_path)
+    assert opened(tmp_path, labels=list(names)).about.classes == 2

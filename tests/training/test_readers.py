@@ -154,7 +154,7 @@ def put(folder: Path, name: str, text: str) -> Path:
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_columns_of_a_table_by_name(tmp_path, kind):
     put(tmp_path, "train.csv", CSV)
-    put(tmp_path, "test.csv", CSV.replace("bee", "cat"))
+    put(tmp_path, "test.csv", CSV.replace("bee", "ant"))
     if kind == "parquet":
         import pyarrow.csv
         import pyarrow.parquet
@@ -165,7 +165,7 @@ def test_columns_of_a_table_by_name(tmp_path, kind):
     data = open_data(section(kind, tmp_path, params={"target": "kind", "columns": ["hum", "temp"]}))
     inputs, targets = everything(data)
     assert inputs.tolist() == [[2, 1.5], [3, 2.5], [4, -1]]
-    assert (inputs.dtype, targets.tolist(), data.about.names) == (np.float32, [0, 1, 0], ("ant", "bee", "cat"))
+    assert (inputs.dtype, targets.tolist(), data.about.names) == (np.float32, [0, 1, 0], ("ant", "bee"))
     values = open_data(section(kind, tmp_path, params={"target": "price", "columns": ["hum", "temp"]}))
     assert (values.about.target, everything(values)[1].tolist()) == ("values", [10.0, 20.5, 30.0])
     several = open_data(section(kind, tmp_path, params={"target": ["price", "hum"], "columns": "temp"}))
@@ -302,10 +302,11 @@ def test_arrays_in_one_file_in_two_and_mapped(tmp_path):
 def test_arrays_that_are_shared_out_are_looked_at_as_ones_own_are(tmp_path, mapped, first):
     x, y = np.ones((24, 5), np.float32), np.arange(24) % 4
     x[7, 2] = np.nan
-    np.savez(tmp_path / "train.npz", inputs=x, targets=y)
     if mapped:
         np.save(tmp_path / "train_inputs.npy", x)
         np.save(tmp_path / "train_targets.npy", y)
+    else:
+        np.savez(tmp_path / "train.npz", inputs=x, targets=y)
     shared = {"name": "npz", "dir": str(tmp_path), "train_examples": first}
     one = recipe(run={"nodes": 1}, training={"batch_size": 24}, data=shared)
     with pytest.raises(DataError, match="an input holds a NaN or an infinity"):
@@ -387,3 +388,65 @@ def test_extras_are_declared():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert {"images", "parquet", "huggingface"} <= set(project["optional-dependencies"])
     assert json.dumps(project["dependencies"]).count("pillow") == 0
+
+
+BYTES = np.arange(12 * 28 * 28, dtype=np.int64).reshape(12, 28, 28).astype(np.uint8)
+KINDS = np.arange(12) % 3
+
+
+def arrays_of(folder, inputs, targets, **keys):
+    np.savez(folder / "data.npz", train_inputs=inputs, train_targets=targets)
+    return open_data(DataSection(name="npz", dir=str(folder), partition="local", **keys))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "wanted"),
+    [
+        (BYTES, r"reshape them to \[1, 28, 28\]; else declare data\.shape = \[28, 28\]"),
+        (BYTES[..., None], r"transpose them to \[1, 28, 28\]; else declare data\.shape = \[28, 28, 1\]"),
+        (BYTES.reshape(12, 14, 14, 4)[..., :3].astype(np.uint16), r"transpose them to \[3, 14, 14\]"),
+        (BYTES.reshape(12, 14, 14, 4)[..., :3] / np.float32(255), r"transpose them to \[3, 14, 14\]"),
+    ],
+)
+def test_pictures_whose_channels_are_not_first_are_asked_about(tmp_path, inputs, wanted):
+    with pytest.raises(DataError, match=wanted):
+        arrays_of(tmp_path, inputs, KINDS)
+    declared = arrays_of(tmp_path, inputs, KINDS, shape=list(inputs.shape[1:]))
+    assert declared.about.shape == inputs.shape[1:]
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 16, 16), (4, 8, 3), (28, 5)])
+def test_ordinary_pictures_and_windows_are_not_asked_about(tmp_path, shape):
+    inputs = np.random.default_rng(0).integers(0, 255, (12, *shape)).astype(np.uint8)
+    assert arrays_of(tmp_path, inputs, KINDS).about.shape == shape
+
+
+@pytest.mark.parametrize("masks", [255 * (BYTES > 99), np.where(BYTES > 199, 255, BYTES % 3)])
+def test_masks_of_a_few_labels_and_255_are_refused(tmp_path, masks):
+    with pytest.raises(DataError, match="labels, and found the label 255, which makes 256 classes"):
+        arrays_of(tmp_path, BYTES[:, None], masks.astype(np.uint8))
+    assert arrays_of(tmp_path, BYTES[:, None], masks.astype(np.uint8), classes=256).about.classes == 256
+
+
+def test_whole_numbers_below_0_are_no_tokens(tmp_path):
+    numbers = np.arange(36).reshape(12, 3) - 5
+    with pytest.raises(DataError, match=r'inputs\[0\] holds -5.* set data\.dtype = "float32"'):
+        arrays_of(tmp_path, numbers, KINDS)
+    assert arrays_of(tmp_path, numbers, KINDS, dtype="float32").about.dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (["train_inputs.npy", "train_target.npy"], r"train_target\.npy would not be read.*did you mean train_targets"),
+        (["train_inputs.npy", "train.npz"], r"train_inputs\.npy and train\.npz are both there"),
+        (["train_inputs.npy", "test_targets.npy"], "there are test_targets, and no test_inputs"),
+        (["mnist.npz"], r"none is there, but mnist\.npz"),
+    ],
+)
+def test_arrays_that_would_not_be_read_are_named(tmp_path, files, message):
+    for name in files:
+        with (tmp_path / name).open("wb") as file:
+            np.savez(file, inputs=np.ones((4, 2))) if name.endswith("z") else np.save(file, np.ones((4, 2)))
+    with pytest.raises(DataError, match=message):
+        open_data(DataSection(name="npz", dir=str(tmp_path), partition="local"))

@@ -26,14 +26,23 @@ from edgegossip.types import DataError
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _CODE = re.compile(r"0[0-9]+")  # whole, with a leading zero: a name rather than a number
 _PLAIN = re.compile(r"[+-]?[0-9]+")
-_MISSING = {"na", "n/a", "#n/a", "<na>", "nan", "null", "inf", "-inf", "-", "--", "?"}
+_MISSING = {"na", "n/a", "n.a.", "#na", "#n/a", "#n/a n/a", "<na>", "nan", "-nan", "nat", "inf", "-inf", "-", "--", "?"}
+_MISSING |= {"null", "(null)", "<null>", r"\n", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan", "1.#inf", "-1.#inf"}
+_MISSING |= {"#div/0!", "#value!", "#ref!", "#name?", "#num!", "#null!"}  # what a spreadsheet could not compute
+TRUTH = {"True": 1.0, "true": 1.0, "TRUE": 1.0, "False": 0.0, "false": 0.0, "FALSE": 0.0}  # where all are
+_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:\.[0-9]{3})+")
 
 # What a text may be that is no number to us; the first that fits.
+_MARKS = "[.,'\u2019 \u00a0\u202f]"
 _QUANTITY = r"[+-]?(?:[0-9]+(?:[.,'\u2019 \u00a0\u202f][0-9]+)*|[.,][0-9]+)"
 _LOOKS = [
     (re.compile(pattern), words)
     for pattern, words in (
-        (r"[+-]?[0-9]{1,3}(?:[.,'\u2019 \u00a0\u202f][0-9]{3})+(?:[.,][0-9]+)?", "marks of thousands"),
+        (
+            r"[+-]?[1-9][0-9]{0,2},[0-9]{3}",
+            'marks of thousands or a decimal comma (which data.params.decimal = "," reads)',
+        ),
+        (rf"[+-]?[1-9][0-9]{{0,2}}(?:{_MARKS}[0-9]{{2,3}})*{_MARKS}[0-9]{{3}}(?:[.,][0-9]+)?", "marks of thousands"),
         (r"[+-]?[0-9]*,[0-9]+", 'a decimal comma (data.params.decimal = "," reads it)'),
         (rf"{_QUANTITY}\s*[%\u2030]", "a percent sign"),
         (rf"[\u20ac$\u00a3\u00a5\u20b9]\s*{_QUANTITY}|{_QUANTITY}\s*[\u20ac$\u00a3\u00a5\u20b9]", "a currency"),
@@ -92,6 +101,36 @@ class Column:
         return made
 
 
+class Thousands:
+    """Looks whether the points of a column may be marks of thousands: each stands before three
+    digits, and a number below 1,000 has none."""
+
+    def __init__(self) -> None:
+        self._marked: tuple[str, int] | None = None
+        self._plain: tuple[str, int] | None = None
+        self._open = True
+
+    def see(self, text: str, line: int) -> None:
+        """Look at the next number, in its line."""
+        if not self._open:
+            return
+        if _THOUSANDS.fullmatch(text):
+            self._marked = self._marked or (text, line)
+        elif not _PLAIN.fullmatch(text) or len(text.lstrip("+-0")) > 3:
+            self._open = False
+        elif text.strip("+-0"):
+            self._plain = self._plain or (text, line)
+
+    def check(self, file: Path, name: str) -> None:
+        """Raise DataError where that may be so."""
+        if self._open and self._marked and self._plain:
+            raise DataError(
+                f"{file}, line {self._marked[1]}: column {name} holds {self._marked[0]!r}, and line {self._plain[1]} "
+                f'{self._plain[0]!r}: marks of thousands, or fractions? Set data.params.decimal = "." if these are fractions; '
+                "else write the numbers without marks"
+            )
+
+
 def number(text: str, decimal: str = ".") -> float:
     """Return the number that a text is, NaN where it is none. `decimal`: the mark before
     fractions; with a comma, a point stands in no number."""
@@ -133,6 +172,11 @@ def targets(columns: Sequence[Column], section: DataSection) -> tuple[list[NDArr
         classes = {value: int(number) for value, number in numbers.items()}
     else:
         names = _names(found, section)
+        if (only := next((name for name, place in found.items() if place[0] is not columns[0]), None)) is not None:
+            column, k = found[only]
+            raise DataError(
+                f"{column.at(k)} holds {only!r:.80}, a class without examples to train on: if that is meant, declare data.labels"
+            )
         classes = {name: k for k, name in enumerate(names)}
     made = [np.array([classes[v] for v in values], np.int64) for values in listed]
     if not section.classes and not section.labels:
@@ -166,6 +210,9 @@ def _are_numbers(found: dict[Any, Place], numbers: dict[Any, float], section: Da
     """Whether the values are numbers, rather than names of classes. Raises DataError for some of
     both."""
     texts = [value for value, number in numbers.items() if np.isnan(number)]
+    if (none := next((value for value in texts if not isinstance(value, str)), None)) is not None:
+        column, k = found[none]
+        raise unfit(column.at(k), none, "that is no target")
     others = [value for value in numbers if value not in set(texts)]
     if not texts:
         codes = any(isinstance(v, str) and _CODE.fullmatch(v) for v in others)

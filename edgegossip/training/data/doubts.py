@@ -9,17 +9,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.training.data.base import Description, Items, Part, Stream
+from edgegossip.training.data.base import Description, Examples, InMemory, Items, Part, Selected, Stream
+from edgegossip.training.data.schema import blurred
 
 _LOOKED_AT, _MADE = 64, 8  # examples, spread over all; of those that are made one by one
 _VALUES = 1 << 21  # in them
 _FAINT = 0.02  # where normalised inputs differ by less, a model sees the same in all
+_ROWS = 20  # a table has at least, of which anything is said
+_CODES = (999, 9999, 99999, 999999)  # of no measurement, with either sign
 _LARGE = 100.0  # where a first step of any usual learning rate is far too large
 
 
-def doubts(train: Part, about: Description) -> list[str]:
+def doubts(train: Part, about: Description, whole: bool = False) -> list[str]:
     """Return a sentence, with its cure, for each thing that is doubtful in a board's training
-    examples; of a stream nothing is known. Looks at a few of them."""
+    examples; of a stream nothing is known. Looks at a few of them, at all rows of a table in
+    memory. `whole`: they are all there are, and no share that was dealt out."""
     if isinstance(train, Stream) or len(train) < 2:
         return []
     most = _MADE if isinstance(train, Items) else _LOOKED_AT
@@ -30,10 +34,53 @@ def doubts(train: Part, about: Description) -> list[str]:
     if (inputs == inputs[:1]).all():
         what = f"every value is {inputs.flat[0]}" if (inputs == inputs.flat[0]).all() else "every input is the same"
         return [f"{what}{some}, and nothing can be told apart by them; look at how the data were made and are read"]
-    found = _about_inputs(inputs, about) if about.dtype != "int64" and about.scale != "together" else []
+    found = _about_columns(train, about, whole)
+    if not found and about.dtype != "int64" and about.scale != "together":
+        found = _about_inputs(inputs, about)
+    found += _about_classes(train, about) if whole else []
+    if inputs.dtype == np.float64 and (places_of := np.argwhere(blurred(inputs))[:1].tolist()):
+        found.append(
+            f"float32 cannot tell the values at {places_of[0]} of an input apart{some}; subtract a constant from them"
+        )
     if about.target == "values" and batch.targets is not None:
         found += _about_values(batch.targets)
     return found
+
+
+def _about_columns(train: Examples, about: Description, whole: bool) -> list[str]:
+    """Of a table in memory: what loggers write where they measured nothing, and numbers of rows."""
+    inputs = train.inputs.inputs if isinstance(train.inputs, Selected) else train.inputs
+    array = inputs.array if isinstance(inputs, InMemory) and not isinstance(inputs.array, np.memmap) else None
+    if array is None or array.ndim != 2 or array.dtype.kind != "f" or len(array) < _ROWS:
+        return []
+    found = []
+    for k, values in enumerate(array.T):
+        name = f"column {about.columns[k]}" if len(about.columns) == array.shape[1] else f"column {k + 1}"
+        for code in (values.min(), values.max()):
+            rest = values[values != code]
+            if abs(code) in _CODES and len(rest) and (span := np.ptp(rest)) and np.abs(rest - code).min() > span:
+                found.append(
+                    f"{name} holds {code:g} in {len(values) - len(rest)} of {len(values)} rows, far from its other values, "
+                    f"{rest.min():g} to {rest.max():g}; if it means that nothing was measured, leave these rows out"
+                )
+        if (
+            whole
+            and about.columns
+            and values[0] in (0, 1)
+            and np.array_equal(values, np.arange(len(values)) + values[0])
+        ):
+            found.append(
+                f"{name} counts the rows, from {values[0]:g} on; if it is no input, choose others (data.params.columns)"
+            )
+    return found
+
+
+def _about_classes(train: Examples, about: Description) -> list[str]:
+    if about.target != "class" or about.names or train.targets is None or about.classes < 3:
+        return []
+    if (np.unique(train.targets).tolist()) != list(range(1, about.classes)):
+        return []
+    return [f"class 0 of {about.classes} has no example, and all others have; if they are numbered from 1, subtract 1"]
 
 
 def _about_inputs(inputs: NDArray[Any], about: Description) -> list[str]:

@@ -39,6 +39,7 @@ _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "PPM", "TIFF")  # that other na
 _TRAIN = ("train", "training")
 _TEST = ("test", "testing", "val", "valid", "validation")  # the first that is there is the test set
 _LEFT_BEHIND = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "lost+found")  # by macOS, a NAS, Windows, Linux
+_OF_MASKS = {"images", "image", "imgs", "img", "masks", "mask", "labels", "label", "annotations", "segmentation", "gt"}
 
 _NAMED = 4
 
@@ -173,6 +174,11 @@ def _check_classes(root: Path, parts: list[_Part], classes: list[str], section: 
             )
     if labels:
         return
+    if len(classes) > 1 and {name.casefold() for name in classes} <= _OF_MASKS:
+        raise DataError(
+            f"{parts[0].folder} has {' and '.join(classes)}, as pictures and their masks lie, and these would be classes: masks "
+            "are read by a function of yours or from a huggingface data set (if they are classes, name them in data.labels)"
+        )
     if only := [name for name in classes if not parts[0].classes.get(name)]:
         raise DataError(
             f"{parts[-1].folders[only[0]]} is a class without pictures to train on: if that is meant, name all classes in "

@@ -120,6 +120,16 @@ def check_classes(source: str, labels: Sequence[NDArray[np.int64]], *, named: bo
         )
 
 
+def check_masks(source: str, different: int, high: int) -> None:
+    """Raise DataError for labels of places that fit into a byte and are far fewer than the largest
+    would make: masks of 0 and 255, or with 255 for places that do not count."""
+    if high < 256 and high + 1 > 2 * different + _CLASSES:
+        raise DataError(
+            f"{source}: masks have {different} different labels, and found the label {high}, which makes {high + 1} classes: "
+            "number classes from 0, and places that do not count -100; or declare data.classes"
+        )
+
+
 def _seen(train: Part, first: NDArray[Any]) -> NDArray[Any]:
     """The targets, as far as they are known: all, or where the first one may be a class some of
     those that come one at a time."""

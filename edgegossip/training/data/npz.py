@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgegossip.choices import did_you_mean
 from edgegossip.modelfile import entry_of
 from edgegossip.recipe import DataSection
 from edgegossip.training.data.base import Board
@@ -24,6 +25,7 @@ from edgegossip.training.data.folders import own_folder
 from edgegossip.types import ConfigError, DataError
 
 _NAMES = ("train_inputs", "train_targets", "test_inputs", "test_targets")
+_SHOWN = 4  # files, where none is one of ours
 
 
 def check(section: DataSection) -> None:
@@ -35,8 +37,21 @@ def check(section: DataSection) -> None:
 def locate(section: DataSection, folder: str) -> None:
     """Raise DataError unless one of the arrangements is there."""
     root = own_folder("npz", folder)
-    if not any((root / name).is_file() for name in ("train_inputs.npy", "train.npz", "data.npz")):
-        raise DataError(f"{root}: expected train_inputs.npy, train.npz or data.npz; none is there")
+    there = [name for name in ("train_inputs.npy", "train.npz", "data.npz") if (root / name).is_file()]
+    if not there:
+        found = sorted(path.name for path in root.glob("*.np[yz]"))[:_SHOWN]
+        raise DataError(
+            f"{root}: expected train_inputs.npy, train.npz or data.npz; none is there{', but ' * bool(found)}{', '.join(found)}"
+        )
+    if len(there) > 1:
+        raise DataError(f"{root}: {there[0]} and {there[1]} are both there, and one would not be read: keep one")
+    if there[0].endswith(".npy"):
+        for path in sorted(root.glob("*.npy")):
+            if path.name.startswith(("train_", "test_")) and path.stem not in _NAMES:
+                near = did_you_mean(path.stem, _NAMES)
+                raise DataError(
+                    f"{path} would not be read: its name is none of {', '.join(_NAMES)}{near} (rename it, or move it away)"
+                )
 
 
 def load(section: DataSection, folder: str, board: Board) -> Parts:
@@ -59,6 +74,8 @@ def load(section: DataSection, folder: str, board: Board) -> Parts:
     if unknown is not None or "train_inputs" not in found:
         there = ", ".join(found) or "none"
         raise DataError(f"{root}: expected the arrays {', '.join(_NAMES)} (the first at least), found {there}")
+    if "test_targets" in found and "test_inputs" not in found:
+        raise DataError(f"{root}: there are test_targets, and no test_inputs: add these, or remove the targets")
     return parts(f"npz in {root}", tuple(found.get(name) for name in _NAMES))
 
 

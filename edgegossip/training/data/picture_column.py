@@ -37,6 +37,11 @@ def _inside(feature: Any) -> Any:
     return found and (_inside(found) or found)
 
 
+def kind_of(feature: Any) -> str:
+    """Return the type of a column's numbers, or of those in its lists."""
+    return str(getattr(_inside(feature) or feature, "dtype", ""))
+
+
 def read(
     root: Path,
     dataset: Any,

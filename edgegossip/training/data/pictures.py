@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from edgegossip.recipe import DataSection
-from edgegossip.training.data.base import Batch, ItemInputs, Items
+from edgegossip.training.data.base import Batch, Examples, ItemInputs, Items
 from edgegossip.types import ConfigError, DataError, HostError
 
 PARAMS = ("size", "grey", "range")  # of data.params
@@ -39,6 +39,10 @@ _GREY = ("1", "L", "LA", "La", "I", "F")  # modes of Pillow, and all that begin 
 _TRANSPARENT = ("LA", "PA", "RGBA", "RGBa")
 _WHITE = 65535.0  # of 16 bits
 _QUARTER = 64  # of 255: what 14 bits come to, if they are taken for 16
+_DEEP = " of 16 bits"  # ends the kind of colour pictures of 16 bits
+_UPPER = (
+    "of which Pillow keeps the upper 8: save them with 8 bits (or say data.params.range = [0, 65535], if that is white)"
+)
 _AT_A_TIME = 64  # files, while they are looked through
 _MOST_NAMED = 4
 
@@ -111,12 +115,17 @@ def decode(file: File, form: Form) -> Decoded:
     mode = "L" if form.grey else "RGB"
     try:
         with Image.open(place) as opened:
-            kind, size = f"{opened.format} {opened.mode}", opened.size
+            kind, size, deep = f"{opened.format} {opened.mode}", opened.size, _is_deep_colour(opened)
             if getattr(opened, "is_animated", False) and opened.format != "MPO":  # a camera's: the first is the picture
                 raise DataError(f"{name} has several frames: save the one that is meant as a picture of its own")
             if form.size is not None:  # a JPEG need not be decoded in full; it may lie on its side
                 opened.draft(None, (2 * max(form.size), 2 * max(form.size)))
-            picture: Any = _in_bytes(name, ImageOps.exif_transpose(opened), opened, form.span).convert(mode)
+            span = form.span
+            if deep and span is not None:
+                if span != (0.0, _WHITE):
+                    raise DataError(f"{name} has colour of 16 bits, {_UPPER}")
+                span = None  # it is what Pillow does
+            picture: Any = _in_bytes(name, ImageOps.exif_transpose(opened), opened, span).convert(mode)
         if form.size is not None and picture.size != (form.size[1], form.size[0]):
             picture = picture.resize((form.size[1], form.size[0]), Image.Resampling.BILINEAR)
     except DataError:
@@ -124,7 +133,17 @@ def decode(file: File, form: Form) -> Decoded:
     except Exception as error:  # Pillow's readers raise anything
         raise DataError(f"{name} cannot be read as a picture: {error}") from None
     pixels = np.asarray(picture, np.uint8)
+    kind += _DEEP * deep
     return Decoded(pixels[None] if form.grey else np.ascontiguousarray(pixels.transpose(2, 0, 1)), kind, size)
+
+
+def _is_deep_colour(opened: Any) -> bool:
+    """Whether a picture has 16 bits a channel, of which Pillow keeps the upper 8."""
+    if opened.mode.startswith(("I", "F")):
+        return False
+    bits = getattr(opened, "tag_v2", {}).get(258, (8,))  # a TIFF's
+    raw = str(opened.tile[0][3]) if opened.format == "PNG" and opened.tile else ""
+    return ";16" in raw or (isinstance(bits, tuple) and 16 in bits)
 
 
 def _in_bytes(name: str, picture: Any, opened: Any, span: tuple[float, float] | None) -> Any:
@@ -224,13 +243,15 @@ class Pictures(Items):
         pixels = len(self) * math.prod(self.form.size)
         return pixels, self.statistics.sums.sum(0).astype(np.float64), self.statistics.squares.sum(0).astype(np.float64)
 
-    def deep_ends(self) -> list[int]:
+    def deep_ends(self) -> list[tuple[int, bool]]:
         """Return the largest value of each picture of 16 bits, where no range is declared for
-        them."""
+        them, and whether it has colour."""
         if self.form.span is not None:
             return []
         ends = zip(self.statistics.kinds, self.statistics.ends[:, 1].tolist(), strict=True)
-        return [end for kind, end in ends if kind.split(" ")[1][0] == "I"]
+        return [
+            (end, kind.endswith(_DEEP)) for kind, end in ends if kind.split(" ")[1][0] == "I" or kind.endswith(_DEEP)
+        ]
 
     @override
     def account(self) -> dict[str, Any]:
@@ -245,7 +266,7 @@ class Pictures(Items):
         }
 
 
-def check_together(parts: Sequence[Items], names: Sequence[str]) -> None:
+def check_together(parts: Sequence[Examples], names: Sequence[str]) -> None:
     """Raise DataError for pictures of a training and a test part (`names`) that have another size,
     or other channels, and for 16 bits of which a quarter is in use at most."""
     shown = [(part, name) for part, name in zip(parts, names, strict=True) if isinstance(part, Pictures)]
@@ -256,11 +277,16 @@ def check_together(parts: Sequence[Items], names: Sequence[str]) -> None:
         raise DataError(
             f"pictures are {said}: say what all are brought to, data.params.size = [height, width] (and grey = true or false)"
         )
-    deep = [(end, name) for part, name in shown for end in part.deep_ends()]
+    deep = [(*end, name) for part, name in shown for end in part.deep_ends()]
     if deep and max(deep)[0] <= _QUARTER:
-        white = int(max(deep)[0] / 255 * _WHITE)
+        most, colour, where = max(deep)
+        white = int(most / 255 * _WHITE)
+        if colour:
+            raise DataError(
+                f"{where}: pictures of 16 bits hold at most about {white} of 65535, and they have colour, {_UPPER}"
+            )
         raise DataError(
-            f"{max(deep)[1]}: pictures of 16 bits hold at most about {white} of 65535, as those of a camera with fewer bits: say "
+            f"{where}: pictures of 16 bits hold at most about {white} of 65535, as those of a camera with fewer bits: say "
             "what is black and white, data.params.range = [0, 4095] or the like ([0, 65535] if they are that dark)"
         )
 

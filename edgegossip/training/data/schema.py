@@ -35,6 +35,8 @@ MOST_CLASSES = 10_000_000  # as many as data.classes may be
 _VALUES = 1 << 20  # numbers that are looked at together
 _CHUNK = 4096  # rows of an array looked at together, so that a memory map is never read as a whole
 _DECODED = 64  # the same of pictures
+_CHANNELS = (1, 3, 4)  # of pictures: grey, colour, and with transparency
+_SIDE = 8  # pixels that a picture has at least
 _MIDDLE = 127.5  # of a byte: images go to -1..1 where nobody has agreed on anything better
 
 
@@ -121,6 +123,8 @@ def describe(
         raise DataError(f"{source}: an input is a single number; reshape inputs to [n, 1]")
     if section.shape and tuple(section.shape) != shape:
         raise DataError(f"{source}: an input has the shape {list(shape)}, but data.shape = {section.shape}")
+    if not section.shape and dtype != "int64":
+        _check_channels(source, first.inputs)
     kind = _target_kind(source, first, dtype, section)
     parts = [(f"{source}, training part", train)]
     if test is not None:
@@ -128,6 +132,8 @@ def describe(
         parts.append((f"{source}, test part", test))
     for where, part in parts:
         _check_numbers(where, part, dtype)
+        if dtype == "int64" and section.dtype == "auto" and kind != "tokens":
+            _check_tokens(where, part)
     target_shape = () if first.targets is None else first.targets.shape[1:]
     shaped = tuple(section.target_shape) if kind in ("values", "places") else ()
     if shaped and shaped != target_shape:
@@ -299,6 +305,20 @@ def _input_type(source: str, inputs: NDArray[Any], section: DataSection) -> str:
     return wanted
 
 
+def _check_channels(source: str, inputs: NDArray[Any]) -> None:
+    """Raise DataError for inputs that look like pictures whose channels come last, or have no
+    dimension of their own: nobody says so, and a model would take rows of pixels for channels."""
+    shape = inputs.shape[1:]
+    last = len(shape) == 3 and shape[2] in _CHANNELS and shape[0] > max(_CHANNELS)
+    if not last and not (len(shape) == 2 and inputs.dtype == np.uint8 and min(shape) >= _SIDE):
+        return
+    wanted = [shape[2], *shape[:2]] if last else [1, *shape]
+    raise DataError(
+        f"{source}: inputs are {inputs.dtype}{list(shape)}; if these are pictures, channels come first: "
+        f"{'transpose' if last else 'reshape'} them to {wanted}; else declare data.shape = {list(shape)}"
+    )
+
+
 def _target_kind(source: str, first: Batch, dtype: str, section: DataSection) -> str:
     """The kind of target that the first example has, or that is declared and fits it."""
     targets, wanted = first.targets, section.target
@@ -380,6 +400,18 @@ def _check_numbers(source: str, part: Part, dtype: str) -> None:
             )
 
 
+def _check_tokens(source: str, part: Part) -> None:
+    """Raise DataError for whole numbers in memory that are below 0, and so no tokens."""
+    if isinstance(part, Stream) or not isinstance(part.inputs, InMemory) or isinstance(part.inputs.array, np.memmap):
+        return
+    array = part.inputs.array
+    for place in np.argwhere(array < 0)[:1].tolist():
+        raise DataError(
+            f"{source}: inputs[{place[0]}] holds {array[tuple(place)]}, and whole numbers of {array.dtype} "
+            'are taken for tokens, which are not below 0: if these are numbers, set data.dtype = "float32"'
+        )
+
+
 def _classes(parts: Sequence[tuple[str, Part]], about: Description, section: DataSection) -> int:
     """The number of classes: declared, or found by looking at all targets."""
     wanted = section.classes or len(about.names)
@@ -402,7 +434,9 @@ def _classes(parts: Sequence[tuple[str, Part]], about: Description, section: Dat
             continue
         if wanted and _unread(part, about):
             continue  # each batch is looked at
-        low, high = _range(part, about)
+        low, high, different = _range(part, about)
+        if about.target == "places" and not wanted:
+            labels.check_masks(source, different, high)
         if low < 0:
             what = "tokens" if about.target == "tokens" else "labels"
             raise DataError(f"{source}: expected {what} from 0, found {low}")
@@ -441,9 +475,11 @@ def _unread(part: Examples, about: Description) -> bool:
     return part.targets is None or isinstance(part.targets, np.memmap)
 
 
-def _range(part: Examples, about: Description) -> tuple[int, int]:
-    """The smallest and largest label of a part, those that do not count apart."""
+def _range(part: Examples, about: Description) -> tuple[int, int, int]:
+    """The smallest and largest label of a part, those that do not count apart, and how many
+    different ones there are up to 255."""
     low, high = 0, -1
+    bytes_seen = np.zeros(256, bool)
     if about.target == "tokens":
         found: Iterator[Any] = (batch.inputs for batch in chunks(part))
     elif part.targets is None:
@@ -456,4 +492,6 @@ def _range(part: Examples, about: Description) -> tuple[int, int]:
             values = values[values != IGNORED]
         if values.size:
             low, high = min(low, int(values.min())), max(high, int(values.max()))
-    return low, high
+        if about.target == "places" and 0 <= low <= high < 256:
+            bytes_seen[np.asarray(values, np.int64)] = True
+    return low, high, int(bytes_seen.sum())

@@ -41,6 +41,9 @@ _NEEDS = {
     "parquet": ("pyarrow", "pip install pyarrow"),
     "huggingface": ("datasets", "pip install datasets"),
 }
+_TEST_PART = re.compile(r"(?:test|testing|val|valid|validation)(?:-[0-9]{5}-of-[0-9]{5})?", re.IGNORECASE)
+_FEW_BITS = ("int8", "uint8", "int16", "uint16")  # which the package datasets widens to what tokens are
+_SEP = re.compile(r"sep=(.)")
 _INDEX = re.compile(r"__index_level_\d+__")  # the rows' own names, which pandas writes beside its columns
 
 
@@ -80,7 +83,12 @@ def load(section: DataSection, folder: str, board: Board) -> Parts:
     root = own_folder(section.name, folder)
     if section.name == "huggingface":
         return _huggingface(root, section)
-    tables = [_read(path, section) for path in _files(root, section.name) if path is not None]
+    tables: list[_Table] = []
+    files = [path for path in _files(root, section.name) if path is not None]
+    for path in files:
+        tables.append(_read(path, _as_before(section, tables[0].told["columns"]) if tables else section))
+    if others := [path.name for path in _tables(root, section.name) if path not in files]:
+        tables[0] = replace(tables[0], told={**tables[0].told, "skipped": _passed_over(others, f".{section.name}")})
     found, names = _targets([table.targets for table in tables], section)
     parts = [table.examples(targets) for table, targets in zip(tables, found, strict=True)]
     return parts[0], parts[1] if len(parts) > 1 else None, names
@@ -129,14 +137,38 @@ def _targets(
 
 def _files(root: Path, kind: str) -> tuple[Path, Path | None]:
     """The training and the test table of a folder."""
-    train, test = root / f"train.{kind}", root / f"test.{kind}"
-    if train.is_file():
-        return train, test if test.is_file() else None
-    found = sorted(root.glob(f"*.{kind}"))
+    found = _tables(root, kind)
+    named = {path.name.casefold(): path for path in reversed(found)}
+    if (train := named.get(f"train.{kind}")) is not None:
+        return train, named.get(f"test.{kind}")
     if len(found) == 1:
+        if _TEST_PART.fullmatch(found[0].stem):
+            raise DataError(
+                f"{found[0]} is the only table, and its name is that of a test set: add train.{kind}, or give it another name "
+                "if it is to train on"
+            )
         return found[0], None
+    others = sorted(path.name for path in root.iterdir() if not path.name.startswith("."))[:4]
     there = f"there are {', '.join(p.name for p in found[:4])}" if found else "there is none"
+    there += f", but {', '.join(others)}" if others and not found else ""
     raise DataError(f"{root}: expected train.{kind} (and test.{kind}), or one .{kind} file; {there}")
+
+
+def _tables(root: Path, kind: str) -> list[Path]:
+    """The tables that a user sees in a folder."""
+    found = (path for path in root.iterdir() if path.suffix.casefold() == f".{kind}" and path.is_file())
+    return sorted(path for path in found if not path.name.startswith("."))
+
+
+def _passed_over(names: Sequence[str], kind: str = "") -> dict[str, str]:
+    """What `describe` says of tables that are not read."""
+    return dict.fromkeys(names, f"neither train{kind} nor test{kind}")
+
+
+def _as_before(section: DataSection, names: Sequence[str]) -> DataSection:
+    """The section of a test table, whose inputs are the columns of the training table in their
+    order, whatever its own order is."""
+    return replace(section, params={**section.params, "columns": list(names)})
 
 
 def _wanted(section: DataSection) -> list[str]:
@@ -144,12 +176,13 @@ def _wanted(section: DataSection) -> list[str]:
     return [target] if isinstance(target, str) else list(target)
 
 
-def _chosen(path: Path, there: Sequence[str], section: DataSection) -> list[str]:
-    """The columns to read, inputs first. Raises DataError for one that is not there."""
+def _chosen(path: Path, there: Sequence[str], section: DataSection, index: Sequence[str] = ()) -> list[str]:
+    """The columns to read, inputs first; `index`: those that are the rows' names, and inputs only
+    where they are asked for. Raises DataError for one that is not there."""
     targets, chosen = _wanted(section), section.params.get("columns")
     inputs = [chosen] if isinstance(chosen, str) else chosen
     if inputs is None:
-        inputs = [name for name in there if name not in targets and not _INDEX.fullmatch(name)]
+        inputs = [name for name in there if name not in (*targets, *index) and not _INDEX.fullmatch(name)]
         if "" in inputs:
             raise DataError(
                 f"{path}: column {there.index('') + 1} of {len(there)} has no name, as pandas writes its index and as a "
@@ -179,7 +212,8 @@ def _read(path: Path, section: DataSection) -> _Table:
     try:
         file = parquet.ParquetFile(path)
         there = file.schema_arrow.names
-        names = _chosen(path, there, section)
+        index = (file.schema_arrow.pandas_metadata or {}).get("index_columns", [])
+        names = _chosen(path, there, section, [name for name in index if isinstance(name, str)])
         table = file.read(columns=names)
     except (OSError, ValueError) as error:  # pyarrow's own are kinds of these
         raise DataError(f"{path} cannot be read as parquet: {error}") from None
@@ -199,6 +233,11 @@ def _read_csv(path: Path, section: DataSection) -> _Table:
     try:
         rows = csv.reader(io.StringIO(read_text(path)), delimiter=delimiter, strict=True)
         there = [name.strip() for name in next(rows, [])]
+        if len(there) < 3 and (said := _SEP.fullmatch(delimiter.join(there))):
+            raise DataError(
+                f"{path}, line 1: {said[0]!r} tells Excel the delimiter, and is no line of names: remove it, and set "
+                f"data.params.delimiter = {said[1]!r}"
+            )
         other = next((mark for mark in ";\t|," if len(there) == 1 and mark != delimiter and mark in there[0]), None)
         if other is not None:
             raise DataError(
@@ -208,7 +247,9 @@ def _read_csv(path: Path, section: DataSection) -> _Table:
         places = [there.index(name) for name in names]
         inputs = len(names) - len(_wanted(section))
         cells: list[Any] = [array("d") if k < inputs else [] for k in range(len(names))]
+        marks = [columns.Thousands() for _ in names] if "decimal" not in section.params else []
         lines = array("q")
+        truths: dict[int, int] = {}  # how many of an input are True or False
         blank = 0
         for row in rows:
             if not row:
@@ -225,15 +266,23 @@ def _read_csv(path: Path, section: DataSection) -> _Table:
                 if not text:
                     raise DataError(f"{path}, line {line}: column {name} is empty")
                 cell = columns.number(text, decimal) if k < inputs else text
-                if cell != cell:
-                    raise columns.unfit(f"{path}, line {line}: column {name}", text, "inputs are numbers")
+                if cell != cell and text in columns.TRUTH:
+                    truths[k] = truths.get(k, 0) + 1
+                    cell = columns.TRUTH[text]
+                if cell != cell or (k in truths and truths[k] != len(lines)):  # numbers and both
+                    why = "inputs are numbers" + ", or all of a column True and False" * (k in truths)
+                    raise columns.unfit(f"{path}, line {line}: column {name}", text, why)
                 cells[k].append(cell)
+                if marks:
+                    marks[k].see(text, line)
     except csv.Error as error:
         raise DataError(f"{path}, line {rows.line_num}: cannot be read as csv: {error}") from None
     except ValueError as error:
         raise DataError(f"{path} cannot be read as csv: {error}") from None
     values = [np.array(column) for column in cells[:inputs]] + cells[inputs:]
     read = [Column(path, name, column, lines, True, decimal) for name, column in zip(names, values, strict=True)]
+    for name, seen in zip(names, marks, strict=False):
+        seen.check(path, name)
     table = _table(names, read, there, section)
     _check_header(path, table.inputs)
     return replace(table, told={**table.told, "blank_lines": blank}) if blank else table
@@ -268,7 +317,7 @@ def _typed(path: Path, name: str, found: Any) -> Column:
     if found.null_count:
         row = int(np.argmax(found.is_null().to_numpy())) + 1
         raise DataError(f"{path}, row {row}: column {name} holds nothing (null): fill it, or leave the row out")
-    if types.is_string(kind) or types.is_large_string(kind):
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return Column(path, name, found.to_pylist())
     if types.is_decimal(kind):
         return Column(path, name, np.array([float(value) for value in found.to_pylist()], np.float64))
@@ -287,7 +336,9 @@ def _typed(path: Path, name: str, found: Any) -> Column:
     if values.dtype.kind not in "iufb":
         bad = next((k for k, row in enumerate(rows) if np.array(row).dtype.kind not in "iufb"), 0)
         raise DataError(f"{path}, row {bad + 1}: column {name} holds {rows[bad]!r:.80}, and lists hold numbers")
-    return Column(path, name, values)
+    while hasattr(kind, "value_type"):
+        kind = kind.value_type
+    return Column(path, name, values.astype(kind.to_pandas_dtype()))  # 16 bits are no tokens
 
 
 def _huggingface(root: Path, section: DataSection) -> Parts:
@@ -298,11 +349,12 @@ def _huggingface(root: Path, section: DataSection) -> Parts:
         opened = load_from_disk(str(root))
     except (OSError, ValueError) as error:
         raise DataError(f"{root} is not what Dataset.save_to_disk wrote: {error}") from None
-    train, test = opened, None
+    train, test, others = opened, None, []
     if isinstance(opened, DatasetDict):
         if "train" not in opened:
             raise DataError(f'{root}: expected a part named "train" (and "test"), found {", ".join(opened)}')
         train, test = opened["train"], opened.get("test")
+        others = [name for name in opened if name not in ("train", "test")]
     parts = [part for part in (train, test) if part is not None]
     wanted = _wanted(section)
     feature = train.features.get(wanted[0]) if len(wanted) == 1 else None
@@ -313,8 +365,14 @@ def _huggingface(root: Path, section: DataSection) -> Parts:
     if not any(type(train.features.get(name)).__name__ == "Image" for name in wanted):  # masks stay on the disk
         given = [[_column(root, part, name, names) for name in wanted] for part in parts]
         found, names = _targets(given, section)
-    made = [_rows(root, part, targets, section) for part, targets in zip(parts, found, strict=True)]
+    made: list[Examples] = []
+    for part, targets in zip(parts, found, strict=True):
+        inputs = _as_before(section, _inputs(root, train, section)) if made else section
+        made.append(_rows(root, part, targets, inputs))
     pictures.check_together(made, [f"{root}, {name}" for name in ("train", "test")[: len(made)]])
+    if others:
+        told = {**made[0].inputs.told, "skipped": _passed_over(others)}
+        made[0] = replace(made[0], inputs=replace(made[0].inputs, told=told))  # type: ignore[type-var]
     return made[0], made[1] if test is not None else None, names
 
 
@@ -330,16 +388,26 @@ def _column(root: Path, dataset: Any, name: str, names: Sequence[str]) -> Column
     return replace(read, values=[names[int(v)] for v in numbers])
 
 
-def _rows(root: Path, dataset: Any, targets: NDArray[Any] | None, section: DataSection) -> Items:
-    wanted = _wanted(section)
+def _inputs(root: Path, dataset: Any, section: DataSection) -> list[str]:
     names = _chosen(root, dataset.column_names, section)
-    inputs = names[: len(names) - len(wanted)]
+    return names[: len(names) - len(_wanted(section))]
+
+
+def _rows(root: Path, dataset: Any, targets: NDArray[Any] | None, section: DataSection) -> Examples:
+    wanted, inputs = _wanted(section), _inputs(root, dataset, section)
     shown = picture_column.find(root, dataset.features, inputs, section)
     apart = wanted if targets is None else []  # targets that are read with their inputs
+    kinds = [dataset.features[name] for name in inputs]
+    if not apart and all(type(kind).__name__ in ("Value", "ClassLabel") for kind in kinds):  # a table as any other
+        table = dataset.select_columns(inputs).with_format("arrow")[:]
+        read = [_typed(root, name, table.column(name)) for name in inputs]
+        return _table([*inputs, *wanted], read, dataset.column_names, section).examples(targets)
     rows = dataset.select_columns(apart if shown else [*inputs, *apart]).with_format("numpy")
 
+    few_bits = {name: kind for name in inputs if (kind := picture_column.kind_of(dataset.features[name])) in _FEW_BITS}
+
     def value(row: Mapping[str, Any], name: str) -> NDArray[Any]:
-        found = np.asarray(row[name])
+        found = np.asarray(row[name], few_bits.get(name))
         if found.dtype.kind not in "iufb":
             raise DataError(f"{root}: column {name} holds {found.dtype}, and inputs are numbers: leave it out")
         return found
