@@ -651,17 +651,18 @@ class DPsgd(Symmetric):
         return lean and len(ctx.neighbours.in_) == 1
 
     def _add(self, m: Mixing, body: Body, ctx: RoundContext) -> Mixing:
-        """Add eta W (p_j - p_i) to base, in place."""
+        """Add eta W (p_j - p_i) to base, in place; of statistics W (p_j - p_i), as `mix`."""
         assert m.base is not None and m.body is not None
         [sender] = ctx.neighbours.in_
         codec: Float = ctx.view.codec  # type: ignore[assignment]
         weight, eta, squares = np.float32(ctx.neighbours.weights[sender]), np.float32(m.eta), 0.0
+        exact = self._exact_from(ctx)
         whole = slice(0, m.base.size)
         for (start, theirs), (_, mine) in zip(_parts(codec, body, whole), _parts(codec, m.body, whole), strict=True):
             theirs -= mine
             squares += messages.squares_of(theirs)
             theirs *= weight
-            theirs *= eta
+            theirs[: max(0, exact - start)] *= eta
             m.base[start : start + theirs.size] += theirs
         return replace(m, gathered=Gathered(1, float(weight), squares, distances={sender: math.sqrt(squares)}))
 
