@@ -524,10 +524,6 @@ class Symmetric(Publishing[Mixing]):
         return replace(m, copies={**m.copies, (sender, phase): full.vectors[0]})
 
     @override
-    def forget(self, m: Mixing, to: int, phase: int) -> Mixing:
-        return m
-
-    @override
     def model(self, m: Mixing) -> Vec:
         return m.x
 

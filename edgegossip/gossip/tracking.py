@@ -222,10 +222,6 @@ class Tracking(Publishing[Tracked]):
         return self._hears(m, sender, ctx, heard, ctx.ahead(full.round))
 
     @override
-    def forget(self, m: Tracked, to: int, phase: int) -> Tracked:
-        return m
-
-    @override
     def model(self, m: Tracked) -> Vec:
         return m.x
 
