@@ -121,12 +121,12 @@ class Mean(Combiner):
         # A mean and a decoded update are each as large as the model: there is one of them at a
         # time.
         mean = self._mean(_usable(shares, refused), refused)
-        moved = self._length(mean)
+        moved = length_of_trained(mean, self._channel.layout)
         if self._usual is not None and not moved <= _SUSPICIOUS * self._usual:
             del mean
             lengths = self._inspect(x, _usable(shares, refused), refused)
             mean = self._mean(_usable(shares, refused), refused)
-            moved = self._length(mean)
+            moved = length_of_trained(mean, self._channel.layout)
         if len(refused) == len(shares):
             return Combined(None, refused)
         with np.errstate(over="ignore"):
@@ -152,12 +152,6 @@ class Mean(Combiner):
         self._norms.restore(memory)
         self._usual = None if memory["usual"] < 0.0 else memory["usual"]
 
-    def _length(self, update: Vec) -> float:
-        """Return the length of what is trained: how a board's statistics move is a matter of what
-        it measures, in Pa or in volts. Of these only what would overflow is too long."""
-        statistics = length(update[self._trained.stop :])
-        return length(update[self._trained]) if statistics <= LARGEST_STATISTIC else math.inf
-
     def _mean(self, shares: Sequence[WeightedUpdate], refused: dict[NodeId, str]) -> Vec:
         """Average all that can be decoded.
 
@@ -182,7 +176,7 @@ class Mean(Combiner):
         for share in shares:
             try:
                 decoded = self._channel.codec.decode(share.frame.body, self._channel.layout, scratch)
-                lengths[share.name] = self._length(decoded)
+                lengths[share.name] = length_of_trained(decoded, self._channel.layout)
             except PeerError as error:
                 refused[share.name] = str(error)
         refused.update(self._norms.refused(lengths, x[self._trained]))
@@ -299,6 +293,14 @@ class WithControl(Combiner):
         ours = {path: array for path, array in snapshot.items() if path.startswith(_CONTROL)}
         self.controls.restore({path.removeprefix(f"{_CONTROL}/"): array for path, array in ours.items()})
         self._combiner.restore({path: array for path, array in snapshot.items() if path not in ours})
+
+
+def length_of_trained(update: Vec, layout: Layout) -> float:
+    """Return the length of what is trained in an update, float32[n]: how a board's statistics move
+    is a matter of what it measures, in Pa or in volts. Of these only what would overflow is too
+    long, and then all is."""
+    trained, statistics = update[: layout.trainable_size], update[layout.trainable_size :]
+    return length(trained) if length(statistics) <= LARGEST_STATISTIC else math.inf
 
 
 def _usable(shares: Sequence[WeightedUpdate], refused: Mapping[NodeId, str]) -> list[WeightedUpdate]:

@@ -27,6 +27,7 @@ from edgegossip.engine.combine import (
     Combiner,
     Mean,
     WeightedUpdate,
+    length_of_trained,
     lengths_as_arrays,
     lengths_in,
     without_lengths,
@@ -125,8 +126,9 @@ class StrategyAdapter(Combiner):
     @override
     def combine(self, round: Round, x: Vec, shares: Sequence[WeightedUpdate]) -> Combined:
         deltas, refused = self._decoded(shares)
-        lengths = {name: length(delta) for name, delta in deltas.items()}
-        refused |= self._proportion.refused(lengths, x)
+        layout = self._channel.layout
+        lengths = {name: length_of_trained(delta, layout) for name, delta in deltas.items()}
+        refused |= self._proportion.refused(lengths, x[: layout.trainable_size])
         replies: dict[NodeId, Message] = {}
         for share in shares:
             if share.name in refused:
@@ -147,19 +149,21 @@ class StrategyAdapter(Combiner):
             name = type(self._strategy).__name__
             return Combined(None, refused, f"{name} made no model of {len(replies)} answers")
         arrays = conform(arrays, self._dtypes)
-        model = self._channel.layout.flatten({k: a.numpy() for k, a in arrays.items()})
+        model = layout.flatten({k: a.numpy() for k, a in arrays.items()})
         if not np.isfinite(model).all():
             return Combined(None, refused | {s.name: "the model would not be finite" for s in shares})
-        self._proportion.used({name: v for name, v in lengths.items() if name not in refused}, x)
+        used = {name: v for name, v in lengths.items() if name not in refused}
+        self._proportion.used(used, x[: layout.trainable_size])
         return Combined(model, refused, distances=self._distances(model - x, [s for s in shares if s.name in replies]))
 
     def _distances(self, moved: Vec, shares: Sequence[WeightedUpdate]) -> dict[NodeId, float]:
-        """Return how far each update lay from what the strategy made of all. Each is decoded again,
-        alone: strategies use up what they are given, and may be given large models."""
-        found, scratch = {}, np.empty_like(moved)
+        """Return how far what is trained of each update lay from what the strategy made of all.
+        Each is decoded again, alone: strategies use up what they are given, and may be given large
+        models."""
+        found, scratch, trained = {}, np.empty_like(moved), self._channel.layout.trainable_size
         for share in shares:
             decoded = self._channel.codec.decode(share.frame.body, self._channel.layout, scratch)
-            found[share.name] = length(np.subtract(decoded, moved, out=scratch))
+            found[share.name] = length(np.subtract(decoded, moved, out=scratch)[:trained])
         return found
 
     def _decoded(self, shares: Sequence[WeightedUpdate]) -> tuple[dict[NodeId, Vec], dict[NodeId, str]]:

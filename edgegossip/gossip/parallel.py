@@ -145,10 +145,6 @@ class Parallel(Scheme[Streams]):
         return self._with(m, m.index, self._stream(theirs, known))
 
     @override
-    def forget(self, m: Streams, to: int, phase: int) -> Streams:
-        return m
-
-    @override
     def model(self, m: Streams) -> Vec:
         return m.x
 

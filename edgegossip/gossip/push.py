@@ -28,15 +28,15 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.frame import Aux, Frame
 from edgegossip.gossip import messages
-from edgegossip.gossip.averaging import EtaOrDefault, follows, on_probe, rate_of
-from edgegossip.gossip.base import Audit, NodeView, Says
+from edgegossip.gossip.averaging import EtaOrDefault
+from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.messages import MAX_ID, number_of
 from edgegossip.gossip.requirements import require_column_stochastic
-from edgegossip.gossip.scheme import Numbers, Published, RoundContext, Scheme, Snapshot, Spread
+from edgegossip.gossip.scheme import Numbers, Published, RoundContext, Snapshot, Spread
 from edgegossip.gossip.streams import incarnation_of
-from edgegossip.gossip.symmetric import Compensated, Difference, Plain, Publisher, moved
+from edgegossip.gossip.symmetric import Compensated, Difference, Plain, Publisher, Publishing, moved
 from edgegossip.types import LocalUpdate, PeerError, Vec
 
 Key: TypeAlias = tuple[int, int]  # (member index, phase)
@@ -78,7 +78,7 @@ class Mass:
 
 
 @dataclass(frozen=True, slots=True)
-class Push(Scheme[Mass]):
+class Push(Publishing[Mass]):
     """Hands shares of the published vector over to out-neighbours, and takes them off itself."""
 
     name: str
@@ -89,21 +89,6 @@ class Push(Scheme[Mass]):
 
     streams = True
     totals = True
-
-    @property
-    @override
-    def kind(self) -> Kind:
-        return Kind.DIFFERENCE if self.publisher.replicates else Kind.MODEL
-
-    @property
-    @override
-    def says(self) -> Says:
-        return self.publisher.says
-
-    @property
-    @override
-    def replicates(self) -> bool:
-        return self.publisher.replicates
 
     @property
     @override
@@ -119,8 +104,8 @@ class Push(Scheme[Mass]):
         x = x.copy()
         start = np.zeros_like(x) if self.zero_start else x
         memory, crc = self.publisher.init(start, ctx), zlib.crc32(start.tobytes())
-        eta = self.eta or self.publisher.rate(on_probe(ctx.view.codec, len(x)))
-        return Mass(x.astype(np.float64), 1.0, x, incarnation_of(ctx.view), memory, start, crc + 1, eta)
+        incarnation = incarnation_of(ctx.view)
+        return Mass(x.astype(np.float64), 1.0, x, incarnation, memory, start, crc + 1, self.first_rate(ctx))
 
     @override
     def fingerprint(self, m: Mass) -> int:
@@ -131,9 +116,7 @@ class Push(Scheme[Mass]):
     def publish(self, m: Mass, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mass, Published]:
         x = m.x + min(1.0, max(m.u, 0.0) / FULL) * local.delta
         memory, announced = self.publisher.publish(m.memory, x.astype(np.float32), local, ctx)
-        if not self.eta and self.says is Says.REPAIRED and follows(ctx.view.codec):
-            eta = rate_of(self.publisher.followed, m.eta, ctx.view.codec, announced.body, ctx.view.layout)
-            m = replace(m, eta=eta)
+        m = replace(m, eta=self.rate_after(ctx, m.eta, announced.body))
         shares = self._shares(m, ctx, to)
         sent = dict(m.sent)
         numbers: dict[int, Numbers] = {}

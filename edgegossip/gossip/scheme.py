@@ -207,6 +207,7 @@ class Scheme(Protocol[M]):
 
     def forget(self, m: M, to: int, phase: int) -> M:
         """Begin anew with a receiver that lost everything that it ever got."""
+        return m  # only what the sender counts for each receiver begins anew
 
     def model(self, m: M) -> Vec:
         """Return the model to train and to evaluate, float32[n]."""

@@ -43,6 +43,7 @@ from edgegossip.layout import Layout
 from edgegossip.native import half
 from edgegossip.types import ConfigError, LocalUpdate, Round, Vec
 
+M = TypeVar("M")
 P = TypeVar("P")
 
 D2_MARGIN = 1e-6  # of d2's averaging rate below what the graph allows
@@ -261,6 +262,50 @@ def moved(copy: Vec, body: Body, ctx: RoundContext, fragment: Fragment | None = 
 # -- The scheme
 
 
+class Publishing(Scheme[M]):
+    """Is what schemes have alike that go by what a `Publisher` makes of a vector: what they send,
+    and how far they step with it."""
+
+    publisher: Publisher[Any]
+    eta: float  # averaging rate, (0, 1]; 0: by how much the codec keeps
+
+    @property
+    @override
+    def kind(self) -> Kind:
+        return Kind.DIFFERENCE if self.publisher.replicates else Kind.MODEL
+
+    @property
+    @override
+    def says(self) -> Says:
+        return self.publisher.says
+
+    @property
+    @override
+    def streams(self) -> bool:
+        return self.publisher.replicates
+
+    @property
+    @override
+    def replicates(self) -> bool:
+        return self.publisher.replicates
+
+    def first_rate(self, ctx: RoundContext) -> float:
+        """Return the averaging rate before the first message."""
+        return self.eta or self.publisher.rate(on_probe(ctx.view.codec, ctx.view.layout.size // self.fragments))
+
+    def follows(self, ctx: RoundContext) -> bool:
+        """Tell whether the averaging rate goes by the messages."""
+        return not self.eta and self.says is Says.REPAIRED and follows(ctx.view.codec)
+
+    def rate_after(self, ctx: RoundContext, before: float, *bodies: Body) -> float:
+        """Return the averaging rate of a message with these bodies, `before` that of its sender's
+        last one, which stays where rates do not follow messages. Raises DecodeError."""
+        if not self.follows(ctx):
+            return before
+        codec, layout = ctx.view.codec, ctx.view.layout
+        return min(rate_of(self.publisher.followed, before, codec, body, layout) for body in bodies)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Gathered:
     """Sums W_ij (xhat_j - x_i) over the senders so far. Immutable: `add` leaves the old sum as it
@@ -350,7 +395,7 @@ def after(m: Mixing, local: LocalUpdate, layout: Layout) -> tuple[Vec, Vec, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Symmetric(Scheme[Mixing]):
+class Symmetric(Publishing[Mixing]):
     """Mixes what the publisher makes public of the vector that the local rule chooses."""
 
     name: str
@@ -369,26 +414,6 @@ class Symmetric(Scheme[Mixing]):
 
     @property
     @override
-    def kind(self) -> Kind:
-        return Kind.DIFFERENCE if self.publisher.replicates else Kind.MODEL
-
-    @property
-    @override
-    def says(self) -> Says:
-        return self.publisher.says
-
-    @property
-    @override
-    def streams(self) -> bool:
-        return self.publisher.replicates
-
-    @property
-    @override
-    def replicates(self) -> bool:
-        return self.publisher.replicates
-
-    @property
-    @override
     def parts(self) -> int:
         return int(self.publisher.replicates)
 
@@ -404,8 +429,7 @@ class Symmetric(Scheme[Mixing]):
     def init(self, x: Vec, ctx: RoundContext) -> Mixing:
         x = x.copy()
         start = np.zeros_like(x) if self.zero_start else x
-        eta = self.eta or self._first_rate(ctx)
-        return Mixing(x, self.publisher.init(start, ctx), start, zlib.crc32(start.data) + 1, eta)
+        return Mixing(x, self.publisher.init(start, ctx), start, zlib.crc32(start.data) + 1, self.first_rate(ctx))
 
     @override
     def fingerprint(self, m: Mixing) -> int:
@@ -416,9 +440,8 @@ class Symmetric(Scheme[Mixing]):
         v, base, past = self.rule(m, local, ctx.view.layout)
         memory, announced = self.publisher.publish(m.memory, v, local, ctx)
         own = {k: public for k, (_, public) in announced.own.items()} or None
-        if self._follows(ctx):
-            m = replace(m, eta=self._rate(ctx, announced.body, m.eta))
-        m = replace(m, memory=memory, base=base, public=announced.public, own=own, past=past)
+        eta = self.rate_after(ctx, m.eta, announced.body)
+        m = replace(m, memory=memory, base=base, public=announced.public, own=own, past=past, eta=eta)
         return m, Published(announced.body, {}, announced.relative_error, announced.bodies)
 
     @override
@@ -426,14 +449,14 @@ class Symmetric(Scheme[Mixing]):
         key, name = (sender, self._phase(ctx.view, frame.round)), ctx.name(sender)
         if self.publisher.replicates:
             copy = moved(m.copies.get(key, m.start), frame.body, ctx, ctx.fragment_of(frame))
-        elif self.keeps or self._follows(ctx):
+        elif self.keeps or self.follows(ctx):
             copy = ctx.view.codec.decode(frame.body, ctx.view.layout)
         else:
             weight = ctx.neighbours.weights[sender]
             return replace(m, gathered=m.gathered.add(ctx, sender, frame.body, weight, m))
         messages.require_proportion(name, copy, m.latest, ctx.view.layout)
-        if self._follows(ctx):
-            rate = self._rate(ctx, frame.body, m.rates.get(sender) or self._first_rate(ctx))
+        if self.follows(ctx):
+            rate = self.rate_after(ctx, m.rates.get(sender) or self.first_rate(ctx), frame.body)
             m = replace(m, rates={**m.rates, sender: rate})
         return replace(m, copies={**m.copies, key: copy})
 
@@ -446,7 +469,7 @@ class Symmetric(Scheme[Mixing]):
         assert m.public is not None
         of = ctx.fragment.of
         x, public, cut = of(m.x), of(m.public), self._exact_from(ctx)
-        if self.publisher.replicates or self.keeps or self._follows(ctx):
+        if self.publisher.replicates or self.keeps or self.follows(ctx):
             phase = self._phase(ctx.view, ctx.round)
             copies = {j: of(m.copies.get((j, phase), m.start)) for j in fresh}
             row, spread = self._row(copies, public, ctx), _spread(copies, x)
@@ -501,10 +524,6 @@ class Symmetric(Scheme[Mixing]):
         return replace(m, copies={**m.copies, (sender, phase): full.vectors[0]})
 
     @override
-    def forget(self, m: Mixing, to: int, phase: int) -> Mixing:
-        return m
-
-    @override
     def model(self, m: Mixing) -> Vec:
         return m.x
 
@@ -522,19 +541,9 @@ class Symmetric(Scheme[Mixing]):
     def _clean(self, m: Mixing) -> Mixing:
         return replace(m, base=None, public=None, own=None, gathered=Gathered(), body=None, early=None)
 
-    def _follows(self, ctx: RoundContext) -> bool:
-        """Tell whether the averaging rate goes by the messages."""
-        return not self.eta and self.says is Says.REPAIRED and follows(ctx.view.codec)
-
     def _exact_from(self, ctx: RoundContext) -> int:
         """Return from which value of what the round exchanges on eta is 1."""
         return codecs.exact_from(ctx.view.codec, ctx.fragment.layout)
-
-    def _first_rate(self, ctx: RoundContext) -> float:
-        return self.publisher.rate(on_probe(ctx.view.codec, ctx.view.layout.size // self.fragments))
-
-    def _rate(self, ctx: RoundContext, body: Body, before: float) -> float:
-        return rate_of(self.publisher.followed, before, ctx.view.codec, body, ctx.view.layout)
 
     def _phase(self, view: NodeView, round: Round) -> int:
         """Return the phase that news is kept under: 0 for what stands for itself, whatever phase it
@@ -638,17 +647,18 @@ class DPsgd(Symmetric):
         return lean and len(ctx.neighbours.in_) == 1
 
     def _add(self, m: Mixing, body: Body, ctx: RoundContext) -> Mixing:
-        """Add eta W (p_j - p_i) to base, in place."""
+        """Add eta W (p_j - p_i) to base, in place; of statistics W (p_j - p_i), as `mix`."""
         assert m.base is not None and m.body is not None
         [sender] = ctx.neighbours.in_
         codec: Float = ctx.view.codec  # type: ignore[assignment]
         weight, eta, squares = np.float32(ctx.neighbours.weights[sender]), np.float32(m.eta), 0.0
+        exact = self._exact_from(ctx)
         whole = slice(0, m.base.size)
         for (start, theirs), (_, mine) in zip(_parts(codec, body, whole), _parts(codec, m.body, whole), strict=True):
             theirs -= mine
             squares += messages.squares_of(theirs)
             theirs *= weight
-            theirs *= eta
+            theirs[: max(0, exact - start)] *= eta
             m.base[start : start + theirs.size] += theirs
         return replace(m, gathered=Gathered(1, float(weight), squares, distances={sender: math.sqrt(squares)}))
 

@@ -33,17 +33,16 @@ from typing_extensions import override
 
 from edgegossip import codecs
 from edgegossip.choices import Range
-from edgegossip.codecs.base import Body
 from edgegossip.codecs.checks import all_finite
 from edgegossip.codecs.keys import derive_key
-from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.frame import Aux, Frame
 from edgegossip.gossip import messages
-from edgegossip.gossip.averaging import EtaOrDefault, follows, on_probe, rate_of
-from edgegossip.gossip.base import Audit, NodeView, Says
+from edgegossip.gossip.averaging import EtaOrDefault
+from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.messages import MAX_ID, number_of
 from edgegossip.gossip.requirements import require_symmetric
-from edgegossip.gossip.scheme import Numbers, Published, RoundContext, Scheme, Snapshot, Spread
-from edgegossip.gossip.symmetric import Difference, Plain, Publisher, moved
+from edgegossip.gossip.scheme import Numbers, Published, RoundContext, Snapshot, Spread
+from edgegossip.gossip.symmetric import Difference, Plain, Publisher, Publishing, moved
 from edgegossip.types import ConfigError, LocalUpdate, Vec
 
 
@@ -86,7 +85,7 @@ class Tracked:
 
 
 @dataclass(frozen=True, slots=True)
-class Tracking(Scheme[Tracked]):
+class Tracking(Publishing[Tracked]):
     """Mixes models and directions with symmetric weights."""
 
     name: str
@@ -101,26 +100,6 @@ class Tracking(Scheme[Tracked]):
 
     @property
     @override
-    def says(self) -> Says:
-        return self.publisher.says
-
-    @property
-    @override
-    def kind(self) -> Kind:
-        return Kind.DIFFERENCE if self.publisher.replicates else Kind.MODEL
-
-    @property
-    @override
-    def streams(self) -> bool:
-        return self.publisher.replicates
-
-    @property
-    @override
-    def replicates(self) -> bool:
-        return self.publisher.replicates
-
-    @property
-    @override
     def parts(self) -> int:
         return 2 if self.publisher.replicates else 0
 
@@ -132,8 +111,7 @@ class Tracking(Scheme[Tracked]):
     def init(self, x: Vec, ctx: RoundContext) -> Tracked:
         x = x.copy()
         memories = self.publisher.init(x, ctx), self.publisher.init(np.zeros_like(x), ctx)
-        eta = self.eta or self.publisher.rate(on_probe(ctx.view.codec, len(x)))
-        return Tracked(x, *memories, x, zlib.crc32(x.data) + 1, eta)
+        return Tracked(x, *memories, x, zlib.crc32(x.data) + 1, self.first_rate(ctx))
 
     @override
     def fingerprint(self, m: Tracked) -> int:
@@ -155,13 +133,13 @@ class Tracking(Scheme[Tracked]):
             v[cut:] = base[cut:]
         model, said = self.publisher.publish(m.model, v, local, ctx)
         memory, led = self.publisher.publish(m.direction, direction, local, replace(ctx, part=1))
-        m = replace(m, eta=self._rate(ctx, m.eta, said.body, led.body) or m.eta)
         first, second = memoryview(said.body).cast("B"), memoryview(led.body).cast("B")
         stamps = {k: _stamp(m, k) for k in ctx.neighbours.out}
         numbers: dict[int, Numbers] = {k: {Aux.SPLIT: len(first), Aux.STAMP: stamp} for k, stamp in stamps.items()}
         m = replace(
             m,
             said=stamps,
+            eta=self.rate_after(ctx, m.eta, said.body, led.body),
             model=model,
             direction=memory,
             momentum=momentum,
@@ -176,8 +154,7 @@ class Tracking(Scheme[Tracked]):
         stamp = number_of(frame, Aux.STAMP, 0, MAX_ID)
         if self.publisher.replicates:
             known = m.heard.get(sender) or Heard(m.start, np.zeros_like(m.start), 0)
-            before = known.rate or self.publisher.rate(on_probe(ctx.view.codec, len(m.x)))
-            rate = self._rate(ctx, before, first, second)
+            rate = self.rate_after(ctx, known.rate or self.first_rate(ctx), first, second)
             heard = Heard(moved(known.model, first, ctx), moved(known.direction, second, ctx), stamp, rate)
         else:
             codec, layout = ctx.view.codec, ctx.view.layout
@@ -245,10 +222,6 @@ class Tracking(Scheme[Tracked]):
         return self._hears(m, sender, ctx, heard, ctx.ahead(full.round))
 
     @override
-    def forget(self, m: Tracked, to: int, phase: int) -> Tracked:
-        return m
-
-    @override
     def model(self, m: Tracked) -> Vec:
         return m.x
 
@@ -260,13 +233,6 @@ class Tracking(Scheme[Tracked]):
             return Audit(row=m.row)
         heard = {(j, 0): (0, np.concatenate((h.model, h.direction))) for j, h in m.heard.items()}
         return Audit(public={0: (0, np.concatenate(vectors))}, replicas=heard, row=m.row)
-
-    def _rate(self, ctx: RoundContext, before: float, *bodies: Body) -> float:
-        """Return the averaging rate of a message, where rates follow messages; else 0."""
-        if self.eta or self.says is not Says.REPAIRED or not follows(ctx.view.codec):
-            return 0.0
-        codec, layout = ctx.view.codec, ctx.view.layout
-        return min(rate_of(self.publisher.followed, before, codec, body, layout) for body in bodies)
 
     def _step(self, m: Tracked, local: LocalUpdate, cut: int) -> tuple[Vec, Vec, Vec | None]:
         """Return x - gamma K z, z, and the mean of the gradients where one is kept; float32[n]."""

@@ -29,16 +29,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
-from numpy.typing import NDArray
 from typing_extensions import override
 
-from edgegossip.agreement import Agreement
-from edgegossip.layout import Layout
 from edgegossip.recipe import GuardSection
 from edgegossip.telemetry.records import Sink
-from edgegossip.training.base import Workload
+from edgegossip.training.base import Around, Workload
 from edgegossip.types import LocalUpdate, Metrics, NodeId, Round, Vec
 
 BAND_C = 5.0  # above guard.temperature_c
@@ -138,7 +134,7 @@ class Guard:
         return self._memory.take(SHORT, available or 0.0, pressed=pressed, now_s=now_s)
 
 
-class GuardedWorkload(Workload):
+class GuardedWorkload(Around):
     """Trains as the workload inside does, as much of it as the guard lets it."""
 
     def __init__(
@@ -152,7 +148,8 @@ class GuardedWorkload(Workload):
     ) -> None:
         """`readings` are the sensors', `say` hears of strain. `now` and `rest` are of one clock, in
         seconds."""
-        self._workload, self._guard, self._readings, self._say = workload, guard, readings, say
+        super().__init__(workload)
+        self._guard, self._readings, self._say = guard, readings, say
         self._now, self._rest = now, rest
 
     @classmethod
@@ -166,11 +163,6 @@ class GuardedWorkload(Workload):
     ) -> GuardedWorkload:
         """Guard a board of that name, as its recipe says; `sink` gets the events."""
         return cls(workload, Guard(section), readings, partial(_tell, sink, name, section))
-
-    @property
-    @override
-    def layout(self) -> Layout:
-        return self._workload.layout
 
     @override
     def local_update(self, x: Vec, round: Round, correction: Vec | None = None) -> LocalUpdate:
@@ -194,36 +186,8 @@ class GuardedWorkload(Workload):
         return self._workload.take_share(share, spare_memory=spare_memory)
 
     @override
-    def initial(self, seed: int) -> Vec:
-        return self._workload.initial(seed)
-
-    @override
     def evaluate(self, x: Vec, examples: int | None = None) -> Metrics | None:
         return self._workload.evaluate(x, examples)
-
-    @override
-    def snapshot(self) -> Mapping[str, NDArray[Any]]:
-        return self._workload.snapshot()
-
-    @override
-    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        self._workload.restore(snapshot)
-
-    @override
-    def agreement(self) -> Agreement:
-        return self._workload.agreement()
-
-    @override
-    def over(self, x: Vec | None) -> None:
-        self._workload.over(x)
-
-    @override
-    def abandon(self) -> None:
-        self._workload.abandon()
-
-    @override
-    def state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
-        return self._workload.state(x)
 
 
 def _tell(sink: Sink, name: NodeId, section: GuardSection, strain: Strain) -> None:

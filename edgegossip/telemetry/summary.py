@@ -62,7 +62,14 @@ _SUMMED = (
 )
 _LAST = ("train/loss", "eval/loss")
 # event -> state of its node from then on
-ENDS = {"finished": "finished", "lost": "lost", "error": "lost", "restarted": "unfinished", "resumed": "unfinished"}
+ENDS = {
+    "trained": "finished",
+    "finished": "finished",
+    "lost": "lost",
+    "error": "lost",
+    "restarted": "unfinished",
+    "resumed": "unfinished",
+}
 _INTERRUPTED = ("lost", "error", "restarted", "resumed", "loading")  # a process of the node is gone
 
 

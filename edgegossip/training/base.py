@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from edgegossip.agreement import Agreement
 from edgegossip.layout import Layout
@@ -73,6 +74,47 @@ class Workload(Protocol):
     def state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
         """Return the model's whole `state_dict` with the values x, for its file: first the layout's
         tensors, as views of x, then what stays on this board. x None: only what stays."""
+
+
+class Around(Workload):
+    """Hands all on to the workload that it is around, but for its training, evaluation and shares
+    of a round, which are for those who have a reason to be around it."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+
+    @property
+    @override
+    def layout(self) -> Layout:
+        return self._workload.layout
+
+    @override
+    def initial(self, seed: int) -> Vec:
+        return self._workload.initial(seed)
+
+    @override
+    def snapshot(self) -> Mapping[str, NDArray[Any]]:
+        return self._workload.snapshot()
+
+    @override
+    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
+        self._workload.restore(snapshot)
+
+    @override
+    def agreement(self) -> Agreement:
+        return self._workload.agreement()
+
+    @override
+    def over(self, x: Vec | None) -> None:
+        self._workload.over(x)
+
+    @override
+    def abandon(self) -> None:
+        self._workload.abandon()
+
+    @override
+    def state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
+        return self._workload.state(x)
 
 
 def stage_metrics(stages_s: Mapping[str, float]) -> dict[str, float]:

@@ -204,7 +204,8 @@ class Run:
         self.total_rounds = rounds
         self.name: NodeId = "alone" if context is None else context.name
         self.index, self.boards = (0, 1) if context is None else (context.index, context.recipe.run.nodes)
-        self.alone = context is None or context.recipe.gossip.topology == NOBODY
+        recipe = None if context is None else context.recipe
+        self.alone = recipe is None or (recipe.run.mode == "gossip" and recipe.gossip.topology == NOBODY)
         self.round: Round = 0
         self._asked_rounds = asked_rounds  # what the script gave `join`
         self._thread = threading.get_ident()

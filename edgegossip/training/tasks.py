@@ -44,10 +44,12 @@ class Task(Protocol):
     @property
     def of_inputs(self) -> bool:
         """Whether the targets are the inputs as the model takes them, whatever the data have."""
+        return False
 
     def terms(self, targets: Tensor) -> Tensor:
         """Count the terms that the loss of these targets is the mean of, so that means of parts add
-        up to that of a batch."""
+        up to that of a batch; those of each example count the same."""
+        return torch.tensor(float(len(targets)))
 
     # The others take what `fit` gives.
 
@@ -126,11 +128,6 @@ class _Classification(Task):
     classes: int
     smoothing: float
     weights: Tensor
-
-    @property
-    @override
-    def of_inputs(self) -> bool:
-        return False
 
     @override
     def fit(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -248,11 +245,6 @@ class _Multilabel(Task):
     weights: Tensor
     threshold: float  # of the probability
 
-    @property
-    @override
-    def of_inputs(self) -> bool:
-        return False
-
     @override
     def fit(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         expected = (len(targets), self.labels)
@@ -264,10 +256,6 @@ class _Multilabel(Task):
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         weights = self.weights.to(outputs.device) if len(self.weights) else None
         return F.binary_cross_entropy_with_logits(outputs, targets, pos_weight=weights)
-
-    @override
-    def terms(self, targets: Tensor) -> Tensor:
-        return torch.tensor(float(len(targets)))
 
     @override
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
@@ -294,11 +282,6 @@ class _Regression(Task):
     kind: str
     delta: float
 
-    @property
-    @override
-    def of_inputs(self) -> bool:
-        return False
-
     @override
     def fit(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Values in a row are taken in the order that the targets' have in memory."""
@@ -315,10 +298,6 @@ class _Regression(Task):
         if self.kind == "huber":
             return F.huber_loss(outputs, targets, reduction=reduction, delta=self.delta)
         return {"mse": F.mse_loss, "mae": F.l1_loss}[self.kind](outputs, targets, reduction=reduction)
-
-    @override
-    def terms(self, targets: Tensor) -> Tensor:
-        return torch.tensor(float(len(targets)))
 
     @override
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
@@ -371,11 +350,6 @@ class _CustomTask(Task):
     function: Callable[..., Any]
     params: Mapping[str, Any]
 
-    @property
-    @override
-    def of_inputs(self) -> bool:
-        return False
-
     @override
     def fit(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return outputs, targets
@@ -392,10 +366,6 @@ class _CustomTask(Task):
     @override
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self._call(outputs, targets)[0]
-
-    @override
-    def terms(self, targets: Tensor) -> Tensor:
-        return torch.tensor(float(len(targets)))
 
     @override
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ from edgegossip.layout import Layout, TensorSpec
 from edgegossip.recipe import CheckpointSection
 from edgegossip.types import ConfigError, RunError
 from tests.engine.fleet import Run, with_frame
-from tests.engine.test_server_bad_boards import scaled
+from tests.engine.test_server_bad_boards import moved_statistics, scaled
 from tests.flower.conftest import Memory
 
 LAYOUT = Layout.of([TensorSpec("a", (5, 2))])
@@ -220,6 +220,15 @@ def test_no_strategy_sees_an_update_out_of_all_proportion(strategy: str, factor:
     assert text.startswith("refused the update of board-2: ") and "times as long as the typical one" in text
     steps = [np.abs(b.model - a.model).max() for a, b in pairwise(run.saved)]
     assert min(steps) > 0.0 and max(steps) < 2.0 and np.isfinite(x).all()
+
+
+@pytest.mark.parametrize("strategy", ["fedavgm", "fedmedian"])
+def test_a_strategy_hears_a_board_whose_sensor_is_of_another_scale(strategy: str, in_run: int) -> None:
+    run = with_strategy(Run(boards=4, rounds=6), strategy, **_params(strategy))
+    run.boards[3].spoil = dict.fromkeys(range(6), with_frame(lambda f: moved_statistics(f, 1e8)))
+    run.play()
+    assert not [text for text in run.texts("refused") if "times as long" in text]
+    assert run.used[2:] == [4] * 4
 
 
 def test_no_board_takes_over_a_strategy_by_the_examples_that_it_claims(in_run: int) -> None:

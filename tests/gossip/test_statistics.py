@@ -33,6 +33,19 @@ def test_a_round_averages_them_whatever_the_rate_of_the_weights_is(make_fleet: A
     np.testing.assert_allclose(found / scale, fleet.topology.matrix(0) @ measured / scale, rtol=0, atol=1e-5)
 
 
+def test_one_neighbour_or_several_they_are_mixed_in_full(make_fleet: Any) -> None:
+    fleet = make_fleet("ring", nodes=2, n=LAYOUT.size, algorithm="dpsgd", alike=True, eta=0.5)
+    fleet.layout, fleet.codec = LAYOUT, codecs.get("fp32")
+    fleet.states = [fleet.algorithm.init(x, fleet.view(k)) for k, x in enumerate(fleet.start)]
+    fleet.say_hello()
+    for k in range(2):
+        fleet.step(k, np.full(LAYOUT.size, k))
+    fleet.deliver_all()
+    a, b = (fleet.algorithm.model(s) - fleet.start[0] for s in fleet.states)
+    np.testing.assert_allclose([a[400:], b[400:]], 0.5, rtol=0, atol=1e-5)
+    assert not np.allclose(a[:400], b[:400], atol=0.1)
+
+
 @pytest.mark.parametrize(
     ("codec", "exact"),
     [

@@ -170,6 +170,13 @@ def test_a_run_that_goes_on_shows_the_boards_at_work():
     assert document["accuracy"]["mean"] == 0.5 and document["unfinished_nodes"] == ["a"]
 
 
+def test_a_board_whose_model_is_saved_has_finished_whatever_becomes_of_its_process_then():
+    """With `run --alone` it waits for the average of all models, and may be killed meanwhile."""
+    events = [_end("a", "trained"), _end("b", "trained"), _end("b")]
+    document = summarise_records(HEAD, ["a", "b"], [_round("a", 0, 1.0), _round("b", 0, 1.0)], events)
+    assert not document["unfinished_nodes"] and [row["state"] for row in document["boards"]] == ["finished"] * 2
+
+
 def test_no_records_is_all_null_and_not_zero():
     document = summarise_records(HEAD, ["a"], [], [])
     assert document["seconds"] is None and document["bits_per_value"] is None and document["train_loss"] is None

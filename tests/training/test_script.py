@@ -816,3 +816,9 @@ def test_a_score_that_is_no_number_is_left_out_and_said_once(start: Start, value
     alone = start(REGRESSION.replace('return {"mae"', 'return float("nan")\n            return {"mae"'))
     found = alone.evaluate(alone.initial(1))
     assert found is not None and not found.scores and not found.records()
+
+
+def test_a_run_through_a_coordinator_is_not_alone_whatever_its_topology_key_says(start: Start) -> None:
+    none = {"topology": "none"}
+    assert start(REGRESSION, gossip=none)._run.alone
+    assert not start(REGRESSION, mode="server", gossip=none)._run.alone

@@ -67,7 +67,7 @@ def _processes(data: RunData) -> Mapping[NodeId, psutil.Process]:
     """The run's processes that can be named: boards that `run` started, and a coordinator."""
     run_id, found = str((data.run or {}).get("run_id")), {}
     for process in psutil.process_iter():
-        with suppress(psutil.Error):
+        with suppress(psutil.Error, ProcessLookupError):  # it may end while we look
             words = " ".join(process.cmdline()).split()  # a title is one string
             said = dict(pairwise(words))
             # What a board forks has its command line, but leads no session.

@@ -182,7 +182,9 @@ class _Signed(TorchCodec):
     def _packed(self, codes: Tensor, n: int) -> Tensor:
         return pack(codes.view(-1)[:n], self.bits)
 
-    def _decoded(self, packed: Tensor, scale: Tensor, shape: torch.Size) -> Tensor:
+    @override
+    def decode(self, parts: Parts, shape: torch.Size) -> Tensor:
+        packed, scale = parts
         codes = unpack(packed, self.bits, n := shape.numel())
         rows = self._rows(self._values.index_select(0, codes.int()))
         return rows.mul_(scale).view(-1)[:n].view(shape)
@@ -200,11 +202,6 @@ class Uniform(_Signed):
         rows = self._rows(v)
         norms = self._norms(rows)
         return self._packed(self._codes(rows, norms, random_bits(rows), self.s, self.bits), v.numel()), norms
-
-    @override
-    def decode(self, parts: Parts, shape: torch.Size) -> Tensor:
-        packed, scale = parts
-        return self._decoded(packed, scale, shape)
 
 
 _FEW = 16  # levels; comparisons with each take less time than a search
@@ -236,11 +233,6 @@ class Levels(_Signed):
         up = _fractions(draws.view(-1)) * step < r.sub_(low)
         return _signed(rows.view(-1), below + up, self.bits)
 
-    @override
-    def decode(self, parts: Parts, shape: torch.Size) -> Tensor:
-        packed, scale = parts
-        return self._decoded(packed, scale, shape)
-
 
 class Ternary(_Signed):
     """TernGrad: clip at `clip` deviations (about zero), sign times Bernoulli(|g| / scale), 2 bits a
@@ -257,11 +249,6 @@ class Ternary(_Signed):
         deviation = torch.linalg.vector_norm(rows) / v.numel() ** 0.5
         limit = torch.minimum(scale, self.clip * deviation) if self.clip else scale
         return self._packed(self._codes(rows, limit, limit, random_bits(rows)), v.numel()), limit
-
-    @override
-    def decode(self, parts: Parts, shape: torch.Size) -> Tensor:
-        packed, scale = parts
-        return self._decoded(packed, scale, shape)
 
 
 class Sign(TorchCodec):
@@ -297,7 +284,7 @@ class Co3(_Signed):
     @override
     def decode(self, parts: Parts, shape: torch.Size) -> Tensor:
         packed, scale = parts
-        return self._decoded(packed, 1.0 / scale.clamp_min(TINY), shape)
+        return super().decode((packed, 1.0 / scale.clamp_min(TINY)), shape)
 
 
 # The stochastic quantisers as a user or a paper's code writes them: one torch function after the

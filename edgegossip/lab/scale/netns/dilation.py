@@ -25,12 +25,10 @@ from typing import Any
 
 from typing_extensions import override
 
-from edgegossip.agreement import Agreement
-from edgegossip.layout import Layout
 from edgegossip.mesh.base import Buffers, MeshLimits, SendReceipt, Transport, TransportEvent
 from edgegossip.node.main import Runtime
 from edgegossip.telemetry.spans import NS_PER_S, RoundClock, Span
-from edgegossip.training.base import Workload
+from edgegossip.training.base import Around, Workload
 from edgegossip.types import LocalUpdate, Metrics, NodeId, Round, RunError, Vec
 
 PATIENCE_S = 3600.0  # for one answer of the scheduler: a turn comes after those of all other boards
@@ -224,20 +222,12 @@ class DilatedRuntime(Runtime):
         return answer
 
 
-class _DilatedWorkload(Workload):
+class _DilatedWorkload(Around):
     """Computes when it is this board's turn."""
 
     def __init__(self, workload: Workload, device: DilatedRuntime) -> None:
-        self._workload, self._device = workload, device
-
-    @property
-    @override
-    def layout(self) -> Layout:
-        return self._workload.layout
-
-    @override
-    def initial(self, seed: int) -> Vec:
-        return self._workload.initial(seed)
+        super().__init__(workload)
+        self._device = device
 
     @override
     def local_update(self, x: Vec, round: Round, correction: Vec | None = None) -> LocalUpdate:
@@ -253,30 +243,6 @@ class _DilatedWorkload(Workload):
             return self._workload.evaluate(x, examples)
         finally:
             self._device.leave()
-
-    @override
-    def snapshot(self) -> Mapping[str, Any]:
-        return self._workload.snapshot()
-
-    @override
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self._workload.restore(snapshot)
-
-    @override
-    def agreement(self) -> Agreement:
-        return self._workload.agreement()
-
-    @override
-    def over(self, x: Vec | None) -> None:
-        self._workload.over(x)
-
-    @override
-    def abandon(self) -> None:
-        self._workload.abandon()
-
-    @override
-    def state(self, x: Vec | None) -> Mapping[str, Any]:
-        return self._workload.state(x)
 
 
 class _DilatedTransport:
