@@ -132,7 +132,10 @@ class NormFilter:
     A liar just below the ratio moves the model; the others' next updates lead back and are longer
     for it, and so would be what the liar is held against. Therefore that grows slowly (GROWTH).
     Where most updates are longer still, training itself has changed, and the round's own typical
-    one is right."""
+    one is right.
+
+    What is no longer than the last one that was used of the same board is taken all the same:
+    boards that have arrived hardly move, and one that was away still has its way to go."""
 
     def __init__(self) -> None:
         self._longest = 0.0  # that both of two have come up to; 0: no update yet
@@ -162,7 +165,7 @@ class NormFilter:
         return {
             key: f"the update is {value / typical:.3g} times as long as the typical one{of}"
             for key, value in lengths.items()
-            if typical > 0.0 and value > LENGTH_RATIO * typical
+            if typical > 0.0 and value > LENGTH_RATIO * typical and value > self._last.get(key, 0.0)
         }
 
     def used(self, lengths: Mapping[NodeId, float], x: Vec) -> None:

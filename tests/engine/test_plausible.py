@@ -90,6 +90,21 @@ def test_honest_boards_with_very_unequal_data_are_heard(
             judge.unmeasured()
 
 
+def test_a_board_that_was_away_is_heard_by_those_that_have_arrived() -> None:
+    """They hardly move any more; it has the way to go that it had, and no more than that."""
+    judge = NormFilter()
+    judge.used({f"b{k}": k + 1.0 for k in range(5)}, X)
+    for round in range(60):
+        judge.used({f"b{k}": 0.7**round * (k + 1) for k in range(4)}, X)
+    here = {f"b{k}": 1e-9 for k in range(4)}
+    assert not judge.refused(here | {"b4": 4.9}, X)
+    assert (
+        judge.refused(here | {"b4": 5.1}, X).keys()
+        == judge.refused(here | {"b4": 5.1, "b3": 1e-12}, X).keys()
+        == {"b4"}
+    )
+
+
 def test_what_is_known_goes_on_in_another_process() -> None:
     judge, again = NormFilter(), NormFilter()
     for value in (1.0, 2.0, 4.0):
