@@ -131,7 +131,10 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
     if rows := beside(summary):
         note = "alone: each board by itself, with the same rounds, seed and data, and no exchange"
         tested = "; average of models: the mean of the boards' models, on each board's test data"
-        notes.append(note + (tested if any(row[3] is not None for row in rows) else ""))
+        note += tested if any(row[3] is not None for row in rows) else ""
+        if evaluated_by(summary) == "coordinator":  # whose own mean goes by examples
+            note += "; all boards count the same there"
+        notes.append(note)
     if summary["failed_nodes"]:
         notes += [f"lost: {_name_and_why(row, summary)}" for row in summary["boards"] if row["state"] == "lost"]
         notes.append("figures of a lost board are up to that moment")

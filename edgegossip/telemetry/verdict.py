@@ -641,7 +641,8 @@ class Evidence:
         if cures:
             return "; or ".join(cures)
         lower = "learning rate" if plan.script else "training.lr"
-        return f"take a denser topology, a lower {lower}, or more rounds; gossip.momentum for uneven data"
+        order = "; gossip.order = adapt-then-combine for many steps a round" if self._mixes_before_steps() else ""
+        return f"take a denser topology, a lower {lower}, or more rounds; gossip.momentum for uneven data{order}"
 
     def _mixes_before_steps(self) -> bool:
         """Whether models travel as they are before a round's steps: many steps then overshoot."""

@@ -112,6 +112,11 @@ def test_what_boards_reached_by_themselves_has_a_table():
     assert lines[at + 3 : at + 6 : 2] == [["b", "0.7500", "-"], ["all", "0.2500", "0.1250"]]
     shorter = run_table(summarise_records({"run": "r"}, ["a", "b"], records, alone))
     assert "together" in shorter and "average" not in shorter
+    assert "boards count the same" not in joined(text)
+    records.append(MetricsRecord("coordinator", 0, 1.0, {"eval/mae": 0.2}))  # by examples
+    served = run_table(summarise_records({"run": "r", "mode": "server"}, ["a", "b"], records, alone))
+    assert ["all", "0.5000", "0.2500"] in [line.split() for line in served.splitlines()]
+    assert "no exchange; all boards count the same there" in joined(served)
 
 
 def test_where_the_coordinator_evaluates_the_table_says_whose_figures_they_are():

@@ -317,7 +317,9 @@ def test_the_cure_for_different_models_names_what_was_set() -> None:
     assert "leave gossip.params.eta = 0.83 out" in told(events=events, recipe=squeezed)[0][2]
     coarse = {**RECIPE, "codec": {"name": "signsgd"}}
     assert "a finer codec than signsgd" in told(events=events, recipe=coarse)[0][2]
-    assert "denser topology" in told(events=events)[0][2]
+    assert "denser topology" in told(events=events)[0][2] and "adapt-then-combine" in told(events=events)[0][2]
+    choco = RECIPE | {"gossip": {"algorithm": "choco-sgd"}}
+    assert "adapt-then-combine" not in told(events=events, recipe=choco)[0][2], "it does so already"
 
 
 @pytest.mark.parametrize(
