@@ -96,10 +96,10 @@ def _end(summary: Mapping[str, Any]) -> str:
     """How a run ended, in a few words."""
     if ruin := [finding["kind"] for finding in summary["verdict"] if finding["ruin"]]:
         return _RUIN.get(ruin[0], str(ruin[0]))
-    if unfinished := len(summary.get("unfinished_nodes") or ()):
+    lost = len(summary["failed_nodes"])
+    if (unfinished := len(summary.get("unfinished_nodes") or ())) > lost:
         whole = unfinished == summary["nodes"]
         return "not finished" if whole else f"{unfinished} board{'' if unfinished == 1 else 's'} not finished"
-    lost = len(summary["failed_nodes"])
     return f"{lost} board{' was' if lost == 1 else 's were'} lost" if lost else "finished"
 
 
