@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edgegossip import recipe as recipes
-from edgegossip.fleet.launch.alone import alone
+from edgegossip.fleet.launch.alone import alone, join_scores
 from edgegossip.node.spec import make_algorithm, make_topology
 from edgegossip.recipe import Recipe
+from edgegossip.telemetry.records import MetricsRecord
+from edgegossip.telemetry.run_folder import RunFolder, read_run
+from edgegossip.telemetry.summary import beside, summarise
 from edgegossip.types import ConfigError
 
 
@@ -77,3 +81,22 @@ def test_what_could_not_be_compared_is_refused(evaluation: Any, data: Any, said:
 def test_nobody_to_talk_to_has_no_parameters() -> None:
     with pytest.raises(ConfigError, match=r"gossip\.topology_params\.degree"):
         make_topology(_recipe(gossip={"topology": "none", "topology_params": {"degree": 3}}), ("a", "b"))
+
+
+def test_a_board_that_was_lost_by_itself_is_held_against_nothing(tmp_path: Path) -> None:
+    members = ("a", "b", "c")
+    by_itself, together = (
+        RunFolder.create(tmp_path, name, recipes.to_toml(_recipe()), {}) for name in ("r-alone", "r")
+    )
+    for folder, mae in ((by_itself, 0.25), (together, 0.5)):
+        for name in members:
+            folder.write(MetricsRecord(name, 6, 1.0, {"eval/mae": 4757.0 if (name, mae) == ("b", 0.25) else mae}))
+    by_itself.event("b", "lost", "lost b: the training loss became inf")
+    by_itself.close()
+    join_scores(together, by_itself.path)
+    together.close()
+    run = read_run(together.path)
+    assert [row[1:3] for row in beside(summarise(run))] == [(0.25, 0.5), (None, 0.5), (0.25, 0.5)]
+    assert [event.text for event in run.events() if event.node == "b"] == [
+        "b by itself was lost: the training loss became inf"
+    ]
