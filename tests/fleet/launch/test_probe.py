@@ -123,7 +123,7 @@ def test_a_dry_run_tells_what_every_board_would_come_to(script: Path, tmp_path: 
     lines = done.output.splitlines()
     assert lines[1].startswith("board-0: 15 values, ") and lines[2].startswith("board-1: 18 values, ")
     assert lines[3].startswith("board-2: train.py, line 13: FileNotFoundError")
-    assert f"{tmp_path}/board-1 is not there" in lines[4]
+    assert f"{tmp_path}/board-1 and 1 more are not there" in lines[4]
     assert lines[5].startswith("edgegossip: 1 of 3 would end before the run: board-2: train.py, line 13: ")
     assert "the number of values that travel is 15 on board-0 and 18 on board-1" in lines[5]
     done = CliRunner().invoke(cli, [*words, "--", "2", "1"], standalone_mode=False)
