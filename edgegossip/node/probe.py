@@ -14,9 +14,9 @@ from edgegossip.types import EdgegossipError
 
 
 def run_probe(recipe: Recipe, options: NodeOptions) -> None:
-    """Write to the file `options.save_to` what joined, and the most memory that this took; then the
-    parent hears the event `probed`. Raises UsageError, which it is told, when the script does not
-    come to its join."""
+    """Write to the file `options.save_to` what joined, the most memory that this took, and what a
+    run would say of it; then the parent hears the event `probed`. Raises UsageError, which it is
+    told, when the script does not come to its join."""
     pipe = parent_pipe(0.0)
     Parent()  # this process ends when it does
     assert options.save_to is not None
@@ -24,11 +24,16 @@ def run_probe(recipe: Recipe, options: NodeOptions) -> None:
     try:
         from edgegossip.training.script import JoinedScript
 
-        joined = JoinedScript(recipe, index, options.name)
+        told: list[tuple[str, str]] = []
+        joined = JoinedScript(recipe, index, options.name, lambda event, text, **fields: told.append((event, text)))
     except EdgegossipError as error:
         pipe.event(options.name, "error", str(error), code=error.exit_code)
         raise
-    layout, agreement = joined.layout.plain(), joined.agreement().facts
-    document = {"layout": layout, "agreement": dict(agreement), "peak_rss_bytes": peak_rss_bytes(os.getpid())}
+    document = {
+        "layout": joined.layout.plain(),
+        "agreement": dict(joined.agreement().facts),
+        "peak_rss_bytes": peak_rss_bytes(os.getpid()),
+        "notices": [text for event, text in told if event == "notice"],
+    }
     write_json(options.save_to, document)
     pipe.event(options.name, "probed", "the script has come to its join")

@@ -96,10 +96,10 @@ def _end(summary: Mapping[str, Any]) -> str:
     """How a run ended, in a few words."""
     if ruin := [finding["kind"] for finding in summary["verdict"] if finding["ruin"]]:
         return _RUIN.get(ruin[0], str(ruin[0]))
-    if unfinished := len(summary.get("unfinished_nodes") or ()):
+    lost = len(summary["failed_nodes"])
+    if (unfinished := len(summary.get("unfinished_nodes") or ())) > lost:
         whole = unfinished == summary["nodes"]
         return "not finished" if whole else f"{unfinished} board{'' if unfinished == 1 else 's'} not finished"
-    lost = len(summary["failed_nodes"])
     return f"{lost} board{' was' if lost == 1 else 's were'} lost" if lost else "finished"
 
 
@@ -131,7 +131,10 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
     if rows := beside(summary):
         note = "alone: each board by itself, with the same rounds, seed and data, and no exchange"
         tested = "; average of models: the mean of the boards' models, on each board's test data"
-        notes.append(note + (tested if any(row[3] is not None for row in rows) else ""))
+        note += tested if any(row[3] is not None for row in rows) else ""
+        if evaluated_by(summary) == "coordinator":  # whose own mean goes by examples
+            note += "; all boards count the same there"
+        notes.append(note)
     if summary["failed_nodes"]:
         notes += [f"lost: {_name_and_why(row, summary)}" for row in summary["boards"] if row["state"] == "lost"]
         notes.append("figures of a lost board are up to that moment")

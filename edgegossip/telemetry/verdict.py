@@ -29,7 +29,8 @@ second run reads no warning, so each rule waits for evidence, and short runs are
   classes of their own look like that, and a model that has learnt its examples by heart.
 - `outlier` (hint): most of a board's neighbours, or a coordinator, found its model far beyond the
   others' in most rounds.
-- `worse` (hint): a board had a better score by itself, where `run --alone` tried that.
+- `worse` (hint): a board had a better score by itself, where `run --alone` tried that. If all had,
+  what is said of them blames the exchange, and not the data.
 - `refused` (hint): a board was refused, and took no part.
 - `lost` (hint): boards ended before the run did. It is said as soon as it is so.
 
@@ -350,6 +351,10 @@ class Evidence:
         lower = f"lower the learning rate{where}" if lr is None else f"training.lr = {lr:g}: try a tenth of it"
         eta = self._rate()
         cure = self._finer_first(nodes) + lower + (f"; or a lower gossip.params.eta than {eta:g}" if eta else "")
+        if self._all_better_alone(nodes):
+            cure = f"each board learnt by itself: {self._cure_of_mixing()}"
+        elif self._plan.script and self._mixes_before_steps():
+            cure += f", or {self._cure_of_mixing()}"
         cure = self._doubted(nodes) or cure
         broken = [name for name, node in nodes.items() if node.last is None]
         if broken:
@@ -486,11 +491,27 @@ class Evidence:
 
     def _worse(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
         """By more than what the size of a test set explains."""
+        if said := self._better_alone(nodes):
+            first = sorted(said, key=lambda board: -said[board][0])
+            figures = "; ".join(said[board][1] for board in first[:MOST_NAMED])
+            more = f"; and {len(first) - MOST_NAMED} more" if len(first) > MOST_NAMED else ""
+            were = "was" if len(said) == 1 else "were"
+            text = (
+                f"{len(said)} of {len(nodes)} boards {were} better off alone: {self._score or 'loss'} {figures}{more}"
+            )
+            keep = "join(keep=...)" if self._plan.script else "model.keep"
+            cure = (
+                f"look at the data there; let boards keep layers of their own ({keep}), or exchange after fewer steps"
+            )
+            yield Finding("worse", text, self._cure_of_mixing() if len(said) == len(nodes) else cure)
+
+    def _better_alone(self, nodes: Mapping[NodeId, _Node]) -> Mapping[NodeId, tuple[float, str]]:
+        """Who had a better score by itself: by how much, and a text of it."""
         name, judged = self._score or "loss", self._judged(nodes)
         better = better_of(name, str(self._plan.get("evaluation", "better") or "auto"))
-        if better is None:
-            return
         said: dict[NodeId, tuple[float, str]] = {}
+        if better is None:
+            return said
         for board, node in nodes.items():
             own = node if node.tested_itself else judged.get(COORDINATOR, node)
             together, alone = own.loss if name == "loss" else own.score, node.alone_scores.get(name)
@@ -500,16 +521,11 @@ class Evidence:
             share = name == "accuracy" and 0.0 <= alone <= 1.0
             if lost > (_noise(alone, own.tested if own.tested > 1 else 1000.0) if share else 0.05 * abs(alone)):
                 said[board] = lost, f"{score_text(name, together)} at {board}, {score_text(name, alone)} by itself"
-        if said:
-            first = sorted(said, key=lambda board: -said[board][0])
-            figures = "; ".join(said[board][1] for board in first[:MOST_NAMED])
-            more = f"; and {len(first) - MOST_NAMED} more" if len(first) > MOST_NAMED else ""
-            text = f"{len(said)} of {len(nodes)} boards were better off alone: {name} {figures}{more}"
-            keep = "join(keep=...)" if self._plan.script else "model.keep"
-            cure = (
-                f"look at the data there; let boards keep layers of their own ({keep}), or exchange after fewer steps"
-            )
-            yield Finding("worse", text, cure)
+        return said
+
+    def _all_better_alone(self, nodes: Mapping[NodeId, _Node]) -> bool:
+        """Whether it is what they did together that kept every board from learning."""
+        return 0 < len(nodes) == len(self._better_alone(nodes))
 
     def _stalled(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
         ends = self._curve.ends()
@@ -603,6 +619,8 @@ class Evidence:
         if (guess := self._plan.guess) is not None and guess > MOSTLY:
             share = "all" if guess == 1.0 else _percent(guess)
             return f"look at the data first: {share} of the training examples are of one class; balance the classes"
+        if self._all_better_alone(nodes):
+            return f"each board learnt by itself: {self._finer_first(nodes)}{self._cure_of_mixing()}"
         lr, script = self._plan.lr, self._plan.script
         said = f" in {script}" if script else "" if lr is None else f" (training.lr = {lr:g})"
         look = f"look at the learning rate{said}, the labels and the inputs' scale; train one board alone first"
@@ -623,7 +641,19 @@ class Evidence:
         if cures:
             return "; or ".join(cures)
         lower = "learning rate" if plan.script else "training.lr"
-        return f"take a denser topology, a lower {lower}, or more rounds; gossip.momentum for uneven data"
+        order = "; gossip.order = adapt-then-combine for many steps a round" if self._mixes_before_steps() else ""
+        return f"take a denser topology, a lower {lower}, or more rounds; gossip.momentum for uneven data{order}"
+
+    def _mixes_before_steps(self) -> bool:
+        """Whether models travel as they are before a round's steps: many steps then overshoot."""
+        algorithm, order = self._plan.get("gossip", "algorithm"), self._plan.get("gossip", "order")
+        first = order == "adapt-with-combine" or (algorithm == "dpsgd" and order in (None, "auto"))
+        return first and self._plan.get("run", "mode") != "server"
+
+    def _cure_of_mixing(self) -> str:
+        """What helps where boards learn by themselves, and not together."""
+        order = ", or say gossip.order = adapt-then-combine, which mixes after a round's steps"
+        return "exchange after fewer steps" + (order if self._mixes_before_steps() else "")
 
     def _finer_first(self, nodes: Mapping[NodeId, _Node]) -> str:
         """The beginning of a cure where messages lose more than training bears; else empty."""

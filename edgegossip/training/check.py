@@ -244,9 +244,9 @@ def data_notice(recipe: Recipe) -> str:
         if not unsaid or section.target in ("values", "none"):
             return ""
         return (
-            "data.partition = local and neither data.classes nor data.labels is set: each board "
-            "counts the classes in its own data, and boards that find other numbers cannot train "
-            "together; declare data.labels (or data.classes) to be sure"
+            "data.partition = local and neither data.classes nor data.labels is set: where targets are "
+            "classes, each board counts those in its own data, and boards that find other numbers "
+            "cannot train together; declare data.labels, data.classes, or data.target = values, to be sure"
         )
     if not section.dir or not is_custom(section):
         return ""

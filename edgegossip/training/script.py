@@ -77,15 +77,17 @@ class ScriptWorkload(Workload):
             self._ended = True
         asked, rounds = self._run._asked_rounds, recipe.run.rounds
         if asked not in (None, rounds) and self._context.index == 0:
-            self._say(
+            event(
+                "notice",
                 f"{self._context.script} asked join for {asked} rounds, and the run has run.rounds = {rounds}: "
-                f"say --set run.rounds={asked}, or give it {{rounds}} as an argument"
+                f"say --set run.rounds={asked}, or give it {{rounds}} as an argument",
             )
         if self._context.index == 0 and (norms := self._run._averaged_batch_norms()):
             named = ", ".join(f"{name}.*" for name in norms[:_MOST_NAMED]) + (", ..." if norms[_MOST_NAMED:] else "")
-            self._say(
+            event(
+                "notice",
                 f"batch norm's statistics are averaged over the boards; where boards' data differ, in scale or in classes, "
-                f"let each keep its own by join(keep=...): {named}"
+                f"let each keep its own by join(keep=...): {named}",
             )
 
     @property

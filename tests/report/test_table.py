@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgegossip.report.table import run_table
+from edgegossip.report.table import run_table, runs_table
 from edgegossip.report.units import bytes_text, number_text, printable, seconds_text
 from edgegossip.telemetry.records import EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import read_run
@@ -112,6 +112,11 @@ def test_what_boards_reached_by_themselves_has_a_table():
     assert lines[at + 3 : at + 6 : 2] == [["b", "0.7500", "-"], ["all", "0.2500", "0.1250"]]
     shorter = run_table(summarise_records({"run": "r"}, ["a", "b"], records, alone))
     assert "together" in shorter and "average" not in shorter
+    assert "boards count the same" not in joined(text)
+    records.append(MetricsRecord("coordinator", 0, 1.0, {"eval/mae": 0.2}))  # by examples
+    served = run_table(summarise_records({"run": "r", "mode": "server"}, ["a", "b"], records, alone))
+    assert ["all", "0.5000", "0.2500"] in [line.split() for line in served.splitlines()]
+    assert "no exchange; all boards count the same there" in joined(served)
 
 
 def test_where_the_coordinator_evaluates_the_table_says_whose_figures_they_are():
@@ -142,3 +147,11 @@ def test_the_table_says_that_a_run_was_resumed_and_names_no_board_for_it():
     text = run_table(summarise_records({"run": "r"}, ["a", "b"], records, events))
     assert "resumed after 2 rounds, at 2.50 s wall; figures are of the whole run" in text
     assert "started again" not in text
+
+
+@pytest.mark.parametrize(("lost", "ended"), [("abc", "3 boards were lost"), ("a", "3 boards not finished")])
+def test_a_list_of_runs_says_what_became_of_most_boards(lost: str, ended: str) -> None:
+    """Boards that fail before their first round end those that do not."""
+    events = [EventRecord(node, 1.0, "lost", f"lost {node}: no file") for node in lost]
+    (_, row) = runs_table([summarise_records({"run": "r", "mode": "gossip"}, [*"abcd"], [], events)])
+    assert row.endswith(ended)

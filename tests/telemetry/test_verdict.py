@@ -105,6 +105,25 @@ def test_of_a_score_of_ones_own_the_recipe_says_what_is_worse(better: str, kinds
     assert [f["kind"] for f in summarise_records(HEAD, ("a",), metrics, events, plan)["verdict"]] == kinds
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "order", "named"),
+    [("dpsgd", "auto", True), ("dpsgd", "adapt-then-combine", False), ("choco-sgd", "auto", False)],
+)
+def test_where_every_board_learnt_by_itself_the_exchange_is_blamed(algorithm: str, order: str, named: bool) -> None:
+    """And neither the data nor the inputs' scale, with which it learnt."""
+    recipe = RECIPE | {"run": {"script": "train.py"}, "gossip": {"algorithm": algorithm, "order": order}}
+    events = by_itself(**dict.fromkeys(BOARDS, 0.9))
+    for records in ({"loss": lambda k: 2.3 + 0.2 * k}, {"loss": lambda k: 2.3, "rounds": 12}):
+        ruin, *_, worse = told(**records, accuracy=0.1, recipe=recipe, partition=None, events=events)
+        assert ruin[1] and "each board learnt by itself: exchange after fewer steps" in ruin[2]
+        assert worse[0] == "worse" and "4 of 4 boards were better off alone" in worse[2]
+        for said in (ruin[2], worse[2]):
+            assert ("gossip.order = adapt-then-combine" in said) is named
+            assert "scale" not in said and "look at the data" not in said
+    ruin, *_ = told(accuracy=0.1, recipe=recipe, partition=None, events=by_itself(a=0.9), r2=-0.1)
+    assert "the inputs' scale" in ruin[2], "of one board nothing follows for all"
+
+
 def test_boards_that_were_to_train_alone_are_not_told_that_they_did() -> None:
     recipe = {**RECIPE, "run": {"mode": "gossip"}, "gossip": {"algorithm": "dpsgd", "topology": "none", "params": {}}}
     away = [EventRecord(n, 97.0, "compared", n, {"distance": 3.0, "length": 1.0}) for n in BOARDS]
@@ -190,7 +209,7 @@ def script(**records: Any) -> list[tuple[str, bool, str]]:
 
 def test_a_script_has_a_learning_rate_of_its_own() -> None:
     ((kind, ruin, text),) = script(loss=lambda k: 2.3 + 0.2 * k)
-    assert (kind, ruin) == ("diverged", True) and text.endswith("lower the learning rate in train.py")
+    assert (kind, ruin) == ("diverged", True) and "lower the learning rate in train.py, or exchange after" in text
     assert script() == []
     ((kind, ruin, text),) = script(loss=lambda k: 1.7, accuracy=0.6)
     assert (kind, ruin) == ("stalled", False) and "the learning rate in train.py" in text
@@ -298,7 +317,9 @@ def test_the_cure_for_different_models_names_what_was_set() -> None:
     assert "leave gossip.params.eta = 0.83 out" in told(events=events, recipe=squeezed)[0][2]
     coarse = {**RECIPE, "codec": {"name": "signsgd"}}
     assert "a finer codec than signsgd" in told(events=events, recipe=coarse)[0][2]
-    assert "denser topology" in told(events=events)[0][2]
+    assert "denser topology" in told(events=events)[0][2] and "adapt-then-combine" in told(events=events)[0][2]
+    choco = RECIPE | {"gossip": {"algorithm": "choco-sgd"}}
+    assert "adapt-then-combine" not in told(events=events, recipe=choco)[0][2], "it does so already"
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,9 @@ def test_data_dir_has_the_boards_name_and_number_in_it(here, tmp_path):
         DataError, match=r"pi-2-2: there is no such folder of npz data; the nearest that is there is .*data"
     ):
         check(chosen, [Board("pi-2", 2)])
+    (tmp_path / "data" / "pi-2-2").touch()
+    with pytest.raises(DataError, match=r"pi-2-2 is a file: name a folder that holds this board's npz data"):
+        check(chosen, [Board("pi-2", 2)])
 
 
 def test_another_folder_a_board_and_one_data_set_for_all_contradict_each_other():

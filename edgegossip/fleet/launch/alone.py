@@ -40,9 +40,12 @@ def alone(recipe: Recipe) -> Recipe:
 
 def join_scores(together: RunFolder, by_itself: Path) -> None:
     """Write what each board reached by itself into the run folder of the run together: an event
-    `trained-alone` a board, so that the folder tells it wherever it is taken."""
+    `trained-alone` a board, so that the folder tells it wherever it is taken. A board that was lost
+    has reached nothing that could be compared."""
     for row in summarise(read_run(by_itself))["boards"]:
-        if row["scores"]:
+        if row["state"] == "lost":
+            together.event(row["node"], "trained-alone", f"{row['node']} by itself was lost: {row['why']}")
+        elif row["scores"]:
             fields: Mapping[str, Any] = {f"{EVALUATED}{name}": value for name, value in row["scores"].items()}
             if row["loss"] is not None:
                 fields = {f"{EVALUATED}loss": row["loss"], **fields}

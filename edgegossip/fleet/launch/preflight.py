@@ -218,7 +218,8 @@ def path_notices(recipe: Recipe, members: Sequence[NodeId]) -> list[str]:
         missing = [path for path in paths.values() if not Path(path).exists()]
         others = [_for_board(word, other, k) for k, name in enumerate(members) for other in other_names(k, name)]
         if missing and any(map(os.path.exists, {*paths.values(), *others})) and len({*paths.values()}) > 1:
-            said.append(f"{word}: {missing[0]} is not there{names_hint(recipe, members, missing[0])}")
+            more = f" and {len(missing) - 1} more are" if missing[1:] else " is"
+            said.append(f"{word}: {missing[0]}{more} not there{names_hint(recipe, members, missing[0])}")
     return said
 
 

@@ -27,12 +27,13 @@ JOIN_S = 600.0  # for a script to come to its join
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Is what joined on one board, and the most memory that it had taken by then; or the
-    `problem` that kept it from joining."""
+    """Is what joined on one board, the most memory that it had taken by then, and what a run would
+    say of it; or the `problem` that kept it from joining."""
 
     layout: Layout | None = None
     agreement: Agreement = Agreement({})
     peak_rss_bytes: int = 0
+    notices: tuple[str, ...] = ()
     problem: str = ""
 
 
@@ -79,7 +80,8 @@ def _found(board: BoardProcess, file: Path) -> Joined:
     if file.is_file():
         document = json.loads(file.read_bytes())
         layout = Layout.of(TensorSpec(name, tuple(shape), trainable) for name, shape, trainable in document["layout"])
-        return Joined(layout, Agreement(document["agreement"]), int(document["peak_rss_bytes"] or 0))
+        memory, notices = int(document["peak_rss_bytes"] or 0), tuple(document["notices"])
+        return Joined(layout, Agreement(document["agreement"]), memory, notices)
     if board.code is None:
         return Joined(problem=f"it did not come to its join within {JOIN_S:.0f} s")
     said = board.log.read_text("utf-8", "replace").strip().splitlines()

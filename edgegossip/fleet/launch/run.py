@@ -86,6 +86,7 @@ def planned(recipe: Recipe, runs_dir: Path, *, alone: bool = False) -> dict[str,
             *notices(recipe),
             *path_notices(recipe, members),
             *data_doubts(recipe, own_boards(recipe, members)),
+            *(notice for one in joined.values() for notice in one.notices),
         ],
         "each": [
             {

@@ -24,7 +24,7 @@ from edgegossip.memory import SPOOL_BYTES
 from edgegossip.recipe import Recipe
 from edgegossip.training import models, require_recipe
 from edgegossip.training.data import Description, describe
-from edgegossip.training.vector import ModelVector
+from edgegossip.training.model import layout_of
 from edgegossip.types import ConfigError
 
 PROCESS_BYTES = 230_000_000  # Python, torch (CPU) and gRPC before there is a model: resident on x86-64, torch 2.13
@@ -80,8 +80,7 @@ def of_recipe(recipe: Recipe) -> tuple[Layout, StepCost]:
     module.train()
     cost = step_cost(module, batch, about.classes)
     saved = cost.saved_bytes // 4 if recipe.training.precision == "int8" else cost.saved_bytes  # a byte a value
-    layout = ModelVector(module, recipe.model.share, recipe.model.keep).layout
-    return layout, StepCost(cost.flops, saved)
+    return layout_of(recipe), StepCost(cost.flops, saved)
 
 
 def counted(recipe: Recipe, step: StepCost) -> float:

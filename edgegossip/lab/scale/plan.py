@@ -279,9 +279,9 @@ def plan(recipe: Recipe, fleet: FleetProfile, count: int | None = None) -> dict[
 
     script = Path(recipe.run.script).name
     if script:
-        (layout, joined_bytes), cost = _joined(recipe), StepCost(0.0, 0)
+        (layout, joined_bytes, notices), cost = _joined(recipe), StepCost(0.0, 0)
     else:
-        layout, cost = of_recipe(recipe)
+        (layout, cost), notices = of_recipe(recipe), ()
     case = Case.of(recipe, fleet, layout, cost.flops, count)
     own_boards, recipe = recipe.run.nodes, case.recipe
     check_parts(recipe, default_members(recipe.run.nodes))
@@ -327,12 +327,13 @@ def plan(recipe: Recipe, fleet: FleetProfile, count: int | None = None) -> dict[
         "step_s": None if script else max(p.compute_s for p in parts[: len(case.boards)]) / recipe.training.local_steps,
         "kinds": _kinds(case, parts, memory),
         "fits": all(memory <= board.memory_bytes for board in case.boards),
+        "notices": list(notices),
     }
 
 
-def _joined(recipe: Recipe) -> tuple[Layout, int]:
-    """Return the layout of what joins when the script runs as the first board, and the bytes that
-    it took up to there. Raises RunError when it does not come there."""
+def _joined(recipe: Recipe) -> tuple[Layout, int, tuple[str, ...]]:
+    """Return the layout of what joins when the script runs as the first board, the bytes that this
+    took, and what a run would say of it. Raises RunError when it does not come there."""
     from edgegossip.fleet.launch.probe import probe
 
     members = default_members(recipe.run.nodes)
@@ -340,7 +341,7 @@ def _joined(recipe: Recipe) -> tuple[Layout, int]:
         (joined,) = probe(recipe, members[:1], members).values()
         if joined.layout is None:
             raise RunError(f"there is nothing to plan: on {members[0]} {joined.problem}")
-    return joined.layout, joined.peak_rss_bytes
+    return joined.layout, joined.peak_rss_bytes, joined.notices
 
 
 def _kinds(case: Case, parts: Sequence[RoundParts], memory_bytes: int) -> list[dict[str, Any]]:
@@ -458,6 +459,7 @@ def advice(plan: Mapping[str, Any]) -> list[str]:
         *_short(plan["step_s"]),
         _faster(plan),
         *_script(plan),
+        *(f"!! {notice}" for notice in plan["notices"]),
     ]
 
 

@@ -45,6 +45,10 @@ def own_folder(name: str, folder: str) -> Path:
     path = expanded(folder)
     if path.is_dir():
         return path
+    if path.is_file():
+        raise DataError(
+            f"data.dir = {folder} is a file: name a folder that holds this board's {name} data, and no others'"
+        )
     nearest = next((p for p in path.absolute().parents if p.is_dir()), Path("/"))
     raise DataError(
         f"data.dir = {folder}: there is no such folder of {name} data; the nearest that is there is {nearest}"

@@ -15,6 +15,7 @@ from edgegossip.node.spec import make_algorithm, make_topology
 from edgegossip.recipe import Recipe
 from edgegossip.telemetry.records import MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, read_run
+from edgegossip.telemetry.summary import beside, summarise
 from edgegossip.types import ConfigError
 
 
@@ -92,3 +93,22 @@ def test_what_a_board_reached_alone_comes_before_all_that_it_says(tmp_path: Path
     together.close()
     (event,) = read_run(together.path).events()
     assert (event.name, event.t_s, event.fields["eval/accuracy"]) == ("trained-alone", 0.0, 0.5)
+
+
+def test_a_board_that_was_lost_by_itself_is_held_against_nothing(tmp_path: Path) -> None:
+    members = ("a", "b", "c")
+    by_itself, together = (
+        RunFolder.create(tmp_path, name, recipes.to_toml(_recipe()), {}) for name in ("r-alone", "r")
+    )
+    for folder, mae in ((by_itself, 0.25), (together, 0.5)):
+        for name in members:
+            folder.write(MetricsRecord(name, 6, 1.0, {"eval/mae": 4757.0 if (name, mae) == ("b", 0.25) else mae}))
+    by_itself.event("b", "lost", "lost b: the training loss became inf")
+    by_itself.close()
+    join_scores(together, by_itself.path)
+    together.close()
+    run = read_run(together.path)
+    assert [row[1:3] for row in beside(summarise(run))] == [(0.25, 0.5), (None, 0.5), (0.25, 0.5)]
+    assert [event.text for event in run.events() if event.node == "b"] == [
+        "b by itself was lost: the training loss became inf"
+    ]

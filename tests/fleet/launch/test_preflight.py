@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from edgegossip import recipe as recipes
-from edgegossip.fleet.launch.preflight import codec_notice, names_explained, notices, preflight, remark
+from edgegossip.fleet.launch.preflight import (
+    codec_notice,
+    names_explained,
+    notices,
+    path_notices,
+    preflight,
+    remark,
+)
 from edgegossip.node.spec import default_members
 from edgegossip.types import ConfigError, DataError, EdgegossipError, HostError, RunError
 
@@ -57,6 +64,17 @@ def test_a_name_with_other_zeros_than_the_files_is_named(nodes: int, there: str,
     with pytest.raises(RunError) as plain, names_explained(chosen, members):
         raise RunError("something else")
     assert str(plain.value) == "something else"
+
+
+def test_paths_that_some_boards_lack_are_counted(tmp_path: Path) -> None:
+    word, members = f"{tmp_path}/{{board}}", default_members(4)
+    chosen = recipes.with_settings(recipes.load("quickstart-gossip"), {"run.script_args": [word]})
+    assert path_notices(chosen, members) == [], "it may be a file that the script makes"
+    (tmp_path / "board-3").mkdir()
+    assert path_notices(chosen, members) == [f"{word}: {tmp_path}/board-0 and 2 more are not there"]
+    for name in members[:2]:
+        (tmp_path / name).mkdir()
+    assert path_notices(chosen, members) == [f"{word}: {tmp_path}/board-2 is not there"]
 
 
 def test_data_of_boards_with_other_zeros_are_named_before_anything_starts(tmp_path: Path) -> None:

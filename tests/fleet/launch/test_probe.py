@@ -123,7 +123,7 @@ def test_a_dry_run_tells_what_every_board_would_come_to(script: Path, tmp_path: 
     lines = done.output.splitlines()
     assert lines[1].startswith("board-0: 15 values, ") and lines[2].startswith("board-1: 18 values, ")
     assert lines[3].startswith("board-2: train.py, line 13: FileNotFoundError")
-    assert f"{tmp_path}/board-1 is not there" in lines[4]
+    assert f"{tmp_path}/board-1 and 1 more are not there" in lines[4]
     assert lines[5].startswith("edgegossip: 1 of 3 would end before the run: board-2: train.py, line 13: ")
     assert "the number of values that travel is 15 on board-0 and 18 on board-1" in lines[5]
     done = CliRunner().invoke(cli, [*words, "--", "2", "1"], standalone_mode=False)
@@ -136,6 +136,17 @@ def test_a_dry_run_tells_what_every_board_would_come_to(script: Path, tmp_path: 
         "",
     )
     assert [(one["board"], one["values"]) for one in document["each"]] == [(f"board-{k}", 15) for k in range(3)]
+
+
+def test_a_dry_run_and_a_plan_say_what_the_run_would(script: Path) -> None:
+    script.write_text("import edgegossip, torch; edgegossip.join(torch.nn.Linear(4, 3), rounds=20)")
+    said = "!! train.py asked join for 20 rounds, and the run has run.rounds = 30: say --set run.rounds=20"
+    words = [str(script), "--boards", "2", "--set"]
+    for command in (["run", "--dry-run"], ["plan", "--profile", "pi4-wifi"]):
+        done = CliRunner().invoke(cli, [*command, *words, "run.rounds=30"], standalone_mode=False)
+        assert done.output.count(said) == 1, done.output
+        done = CliRunner().invoke(cli, [*command, *words, "run.rounds=20"], standalone_mode=False)
+        assert "!!" not in done.output and "15" in done.output
 
 
 def test_a_plan_without_a_join_is_refused(script: Path) -> None:

@@ -46,6 +46,18 @@ def test_bytes_are_those_of_a_frame_and_seconds_go_with_the_shared_link(gossip):
     assert "shared link" in plan_text(slow) and slow["faster_codec"]["codec"] in plan_text(slow)
 
 
+def test_values_are_those_that_a_run_sends_with_what_normalises_together(gossip, tmp_path):
+    for name in default_members(4):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.csv").write_text("x,y,kind\n" + "0.5,1.5,a\n0.25,2.5,b\n" * 8)
+    own = {"data.name": "csv", "data.dir": f"{tmp_path}/{{board}}", "data.partition": "local"}
+    own |= {"data.params": {"target": "kind"}, "data.normalise": "together"}
+    recipe = recipes.with_settings(gossip, own)
+    apart = recipes.with_settings(recipe, {"data.normalise": "none"})
+    assert plan(recipe, fleet())["values"] == layout_of(recipe).size == layout_of(apart).size + 4 + 2 * 2
+    assert plan(apart, fleet())["values"] == layout_of(apart).size
+
+
 def test_a_round_sends_one_fragment_and_overlap_is_said_to_be_left_out(gossip):
     sets = {"gossip.algorithm": "choco-sgd", "codec.name": "fp32", "outer.optimizer": "nesterov"}
     whole = recipes.with_settings(gossip, sets)
