@@ -258,8 +258,12 @@ def _form_of(name: str, x: Any) -> _Form:
         floating, device = x.is_floating_point(), x.device
         if x.layout is not sys.modules["torch"].strided:
             raise UsageError(f"tensor {name} is sparse: encode its to_dense(), or its values()")
+        if x.is_meta:
+            raise UsageError(f"tensor {name} is on the meta device, so it has no values")
     elif isinstance(x, np.ndarray):
         floating, device = np.issubdtype(x.dtype, np.floating), None
+        if isinstance(x, np.ma.MaskedArray):
+            raise UsageError(f"tensor {name} is a masked array: encode its filled(0), or its compressed()")
     else:
         hint = "; give dict(model.named_parameters())" if callable(getattr(x, "named_parameters", None)) else ""
         raise UsageError(f"{name} is of type {type(x).__name__}: encode takes numpy arrays and torch tensors{hint}")
@@ -279,7 +283,7 @@ def _flat(x: Any) -> NDArray[np.float32]:
     if _is_tensor(x):
         x = x.detach().to("cpu", sys.modules["torch"].float32).numpy()
     with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, and is refused by name
-        return np.require(x, np.float32, ["C", "A"]).reshape(-1)
+        return np.require(np.asarray(x), np.float32, ["C", "A"]).reshape(-1)  # asarray: np.matrix stays 2-D
 
 
 def _is_tensor(x: Any) -> bool:

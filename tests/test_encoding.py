@@ -75,6 +75,11 @@ def test_arrays_of_any_shape_and_type_come_back_exactly(x: Any) -> None:
     assert y.dtype == x.dtype and y.shape == x.shape and np.array_equal(y, x)
 
 
+def test_a_matrix_comes_back_in_its_shape() -> None:
+    x = np.matrix([[1.0, 2.0], [3.0, 4.0]], np.float32)
+    assert np.array_equal(edgegossip.decode(edgegossip.encode(x, "fp32")), np.asarray(x))
+
+
 def test_several_by_name_or_in_a_row() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
     by_name = edgegossip.decode(edgegossip.encode(dict(model.named_parameters()), "bf16"))
@@ -140,6 +145,8 @@ def test_what_was_encoded_may_change_afterwards() -> None:
         ({}, "nothing to encode"),
         ({1: np.ones(2)}, "names of tensors are text, and one is 1"),
         (torch.ones(2, 2).to_sparse(), "tensor x is sparse"),
+        (torch.ones(2, device="meta"), "tensor x is on the meta device"),
+        ([np.ma.masked_array(np.ones(2), mask=[0, 1])], "tensor 0 is a masked array"),
     ],
 )
 def test_what_cannot_be_encoded_is_named(x: Any, words: str) -> None:

@@ -15,11 +15,16 @@ if TYPE_CHECKING:
     from edgegossip.training.script import Run
 
 
+_MOST_LEFT_OUT = 100  # passes in a row without a step: a GradScaler that begins at 65,536 is below 1 after 17
+
+
 class GossipOptimizer(torch.optim.Optimizer):
     """Wraps an optimiser: every `every` steps the model is exchanged with the other boards'.
 
     Who comes from hivemind finds the same shape of loop: `step` does the rest. `over` says that the
-    run has ended; the model then is the final one, and a further step is refused.
+    run has ended; the model then is the final one, and a further step is refused. A GradScaler's
+    overflows are no steps; many in a row, whose gradients are no numbers, are refused: the loop
+    would never end.
 
     Args:
         optimizer: steps on the model that `run` was made for. Schedulers and gradient scalers may
@@ -56,6 +61,7 @@ class GossipOptimizer(torch.optim.Optimizer):
         # Not the base class's: parameter groups and state are the wrapped optimiser's own.
         self._optimizer, self._run, self._every, self._examples = optimizer, run, every, examples
         self._steps, self._total = 0, torch.zeros(())
+        self._passes = 0  # since the last step
         self.over = not run.start()
 
     def step(self, closure: Callable[[], Any] | None = None, *, loss: Tensor | float | None = None) -> Any:
@@ -72,7 +78,7 @@ class GossipOptimizer(torch.optim.Optimizer):
             raise UsageError("step was told no loss: call optimizer.step(loss=loss), or give it a closure")
         # Summed where it is: reading a GPU's loss in each step would make the loop wait for it.
         self._total = self._total + torch.as_tensor(told).detach()
-        self._steps += 1
+        self._steps, self._passes = self._steps + 1, 0
         if self._steps == self._every:
             mean = float(self._total) / self._every
             self._steps, self._total = 0, torch.zeros(())
@@ -82,6 +88,12 @@ class GossipOptimizer(torch.optim.Optimizer):
 
     @override
     def zero_grad(self, set_to_none: bool = True) -> None:
+        self._passes += 1
+        if self._passes % _MOST_LEFT_OUT == 0 and not self._gradients_are_finite():
+            raise UsageError(
+                f"{self._passes - 1} steps in a row were left out, and gradients are not finite: look for NaN in data and "
+                "loss, or try a smaller learning rate"
+            )
         self._optimizer.zero_grad(set_to_none)
 
     @override
@@ -95,6 +107,11 @@ class GossipOptimizer(torch.optim.Optimizer):
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._optimizer.load_state_dict(state_dict)
+
+    def _gradients_are_finite(self) -> bool:
+        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        values = (g.coalesce().values() if g.is_sparse else g for g in gradients)
+        return all(bool(torch.isfinite(value).all()) for value in values)
 
     def __getattr__(self, name: str) -> Any:
         """Return what the wrapped optimiser has: param_groups, state, defaults, hooks."""

@@ -16,8 +16,8 @@ second run reads no warning, so each rule waits for evidence, and short runs are
   loss hardly fell, and is that of guessing right as often as the accuracy says.
 - `apart` (ruin): the boards hold different models. The average of them is far worse than they are,
   or they are far worse than it, or the worst board has learnt a quarter of what the best has, or
-  they are further from the average than that is long. A hint where they are merely far from it, or
-  their statistics of batch norm are.
+  they are further from the average than that is long. A hint where they are merely far from it, the
+  run was short, or their statistics of batch norm are far.
 - `isolated` (ruin): the boards exchanged nothing in the whole run, however short it was, whatever
   the reason: no message of another counted, or no update was used.
 - `split` (ruin): boards that finished fall into groups that exchanged nothing in the last third of
@@ -26,7 +26,8 @@ second run reads no warning, so each rule waits for evidence, and short runs are
 - `alone` (hint): a board mixed with nobody in most of its rounds, or none of its updates was used.
 - `stalled` (hint): the training loss did not fall.
 - `gap` (hint): the accuracy is not half of what the training loss promises: boards that know only
-  classes of their own look like that, and a model that has learnt its examples by heart.
+  classes of their own look like that, and a model that has learnt its examples by heart. Or a
+  board's test loss is far above the training loss, as where batch norms met other inputs.
 - `outlier` (hint): most of a board's neighbours, or a coordinator, found its model far beyond the
   others' in most rounds.
 - `worse` (hint): a board had a better score by itself, where `run --alone` tried that. If all had,
@@ -71,6 +72,7 @@ FAR_STATISTICS = 0.5  # deviations from the average statistics of batch norm: a 
 FAR = 0.3  # from the average, in lengths of it: boards with even data are at 0.01 to 0.05
 COARSE = 0.5  # relative error of a message from which on whole models suffer
 MUTE = 0.99  # ... and nothing is said
+ABSURD = 10.0  # times the training loss, and 10 nats: no guess is so bad
 BEYOND = 1.0  # there the boards' models have less in common than they have not
 MOSTLY = 0.8  # of all examples in one class: guessing that is hard to beat, at any learning rate
 MOST_NAMED = 4
@@ -422,9 +424,10 @@ class Evidence:
                 text = f"the boards hold different models: accuracy {_percent(scores[worst])} at {worst}, up to {_percent(best)}"
                 yield Finding("apart", text + " elsewhere", self._cure_of_apart(), True)
                 return
-        if far > FAR and self._enough(nodes):
+        enough = self._enough(nodes)
+        if far > (FAR if enough else BEYOND):
             text = f"the boards hold different models: up to {far:.2g} of a model's length from their average"
-            yield Finding("apart", text, self._cure_of_apart(), far > BEYOND)
+            yield Finding("apart", text, self._cure_of_apart(), far > BEYOND and enough)
         statistics = max((node.statistics for node in nodes.values()), default=0.0)
         if statistics > FAR_STATISTICS and far <= FAR and self._enough(nodes):
             text = f"the boards' statistics of batch norm differ: up to {statistics:.2g} deviations from their average"
@@ -545,6 +548,20 @@ class Evidence:
             text = f"the accuracy, {_percent(reached)}, is far below what the training loss, {ends[2]:.3g}, promises"
             cure = "where boards hold different classes, let them exchange after fewer steps; else the test data differ"
             yield Finding("gap", text, f"{cure}, or the model knows its examples by heart")
+            return
+        judged = self._judged(nodes)
+        beyond = {
+            name: node.loss
+            for name, node in judged.items()
+            if node.loss is not None
+            and node.loss > ABSURD * max(1.0, ends[2])
+            and scores.get(name, 1.0) < 0.8 * promised
+        }
+        if beyond:
+            text = f"the test loss of {_names(beyond)}, {max(beyond.values()):.3g}, is far above the training loss, {ends[2]:.3g}"
+            keep = "join(keep=...)" if self._plan.script else "model.keep"
+            cure = f"where inputs differ in scale by board, let each keep its own batch norm ({keep})"
+            yield Finding("gap", text, f"{cure}; else the test data differ")
 
     def _outliers(self) -> Iterable[Finding]:
         """By what most of a board's neighbours say of it, or a coordinator: one that lies makes

@@ -274,9 +274,13 @@ class Run:
         self._check_thread()
         if not self._started:
             self._started = True
-            if self._facts and self._facts != self._facts_now():
+            if self._facts and (now := self._facts_now()) != self._facts:
+                what = (
+                    "values" if now.get("base") == self._facts.get("base") else "frozen parameters, or values of them,"
+                )
                 raise UsageError(
-                    "the model had other values at the join than now, before its first round: load weights before the join"
+                    f"the model had other {what} at the join than now, before its first round: load weights before the join"
+                    + ("" if what == "values" else ", and freeze there")
                 )
             frozen = [p for p in self._vector.module.parameters() if not p.requires_grad]
             self._frozen_at_start = {p.data_ptr(): _fingerprint(p) for p in frozen}

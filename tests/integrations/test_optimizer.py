@@ -171,3 +171,14 @@ def test_a_scaler_around_it_does_what_it_does_around_a_plain_optimiser(kind: str
         optimizer.step()
     plain = np.concatenate([p.detach().numpy().ravel() for p in model.parameters()])
     assert np.allclose(x0 + update.delta, plain, atol=1e-5) and update.steps == 5
+
+
+def test_a_scaler_that_leaves_every_step_out_ends_the_loop(start: Start) -> None:
+    """No step is taken, so no round ends, and `over` would never be true."""
+    text = SCRIPT.replace("loss.backward()", "scaler.scale(loss * float('nan')).backward()")
+    text = text.replace("optimizer.step(", "scaler.step(optimizer, ").replace("scheduler.step()", "scaler.update()")
+    text = text.replace("    steps = 0\n", "    steps, scaler = 0, torch.amp.GradScaler('cpu')\n")
+    text = text.replace("            steps += 1\n", "            steps += 1; assert steps < 1000\n")
+    workload = start(text)
+    with pytest.raises(UsageError, match="99 steps in a row were left out, and gradients are not finite"):
+        workload.local_update(workload.initial(1), 0)

@@ -234,6 +234,28 @@ def test_an_accuracy_far_below_what_the_training_loss_promises_is_a_hint() -> No
     assert script(loss=lambda k: -1.0 - 0.1 * k, accuracy=0.17) == [], "no cross-entropy"
 
 
+def test_a_test_loss_that_no_guess_has_is_a_hint() -> None:
+    """As where inputs differ in scale by board, and batch norm has the average of their
+    statistics."""
+    curve = {"loss": lambda k: 0.7 - 0.3 * k / 40}
+    ((kind, ruin, text),) = script(**curve, accuracy=0.5, test_loss=6500.0)
+    assert (kind, ruin) == ("gap", False) and "6.5e+03, is far above the training loss, 0.4" in text and "keep" in text
+    assert script(**curve, accuracy=0.65, test_loss=6500.0) == [], "a sum over examples, it seems"
+    assert script(**curve, accuracy=0.5, test_loss=5.0) == []
+
+
+def test_models_that_have_nothing_in_common_are_told_of_in_a_short_run_too() -> None:
+    away = [EventRecord(n, 97.0, "compared", n, {"distance": 2.0, "length": 1.0}) for n in BOARDS]
+    ((kind, ruin, text),) = told(rounds=6, events=away)
+    assert (kind, ruin) == ("apart", False) and "up to 2 of a model's length" in text
+    assert (
+        told(
+            rounds=6, events=[EventRecord(e.node, 97.0, e.name, e.text, {"distance": 0.9, "length": 1.0}) for e in away]
+        )
+        == []
+    )
+
+
 def test_noise_about_a_loss_that_fell_in_the_first_rounds_is_no_divergence() -> None:
     """The median of the first twentieth, 6 rounds here, is as small as that noise."""
     assert told(lambda k: max(0.9 * 0.1**k, 0.004 if k > 110 else 0.0014), rounds=120) == []

@@ -189,6 +189,12 @@ def test_frozen_weights_that_are_loaded_after_the_join_are_named(start: Start) -
         workload.local_update(workload.initial(1), 0)
 
 
+def test_what_is_frozen_after_the_join_is_told_so(start: Start) -> None:
+    workload = start(FROZEN.replace("for round in run", "model.requires_grad_(False)\n    for round in run"))
+    with pytest.raises(UsageError, match="had other frozen parameters.* before its first round: .* and freeze there"):
+        workload.local_update(workload.initial(1), 0)
+
+
 EXTRA = """
     class Scaled(nn.Linear):
         ranges = {"least": 0.0}

@@ -105,7 +105,9 @@ def exit_code(summary: Mapping[str, Any]) -> int:
 
 def conclude(folder: RunFolder, *, plots: bool, as_json: bool) -> int:
     """Write summary.json, print it or the table, draw the plots. Returns the exit code."""
-    summary, path = summarise(read_run(folder.path)), seen_from_here(folder.path)
+    data, path = read_run(folder.path), seen_from_here(folder.path)
+    summary = summarise(data)
+    drawable = data.partition is not None or any(True for _ in data.metrics())  # not where no board did a round
     trouble: HostError | None = None
     try:
         folder.write_summary(summary)
@@ -116,7 +118,7 @@ def conclude(folder: RunFolder, *, plots: bool, as_json: bool) -> int:
     else:
         from edgegossip.report.style import Figures  # here: a board that waits needs none
 
-        show(summary, path, Figures(plots=plots and trouble is None))
+        show(summary, path, Figures(plots=plots and drawable and trouble is None))
         if plots and trouble is None:
             from edgegossip.report.web.page import write_page
 
