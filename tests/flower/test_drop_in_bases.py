@@ -17,6 +17,7 @@ from edgegossip import codecs
 from edgegossip.flower import compressed, compression_mod
 from edgegossip.flower.combine import BoardGrid
 from edgegossip.flower.messages import FRAME
+from edgegossip.flower.mod import STRATEGIES
 from tests.flower.test_drop_in import CONFIG, Contexts
 
 NODES = [1, 2, 3, 4]
@@ -76,6 +77,41 @@ class Fleet:
         new, _ = self.strategy.aggregate_train(number, self.answer(self.ask("train", number, arrays)))
         assert new is not None
         return new
+
+
+def _halfway(message: Message, context: Context) -> Message:
+    """Clients of the first model come nearer to 1, those of the second answer what they got."""
+    w, to = message.content["arrays"]["w"].numpy(), message.content["config"].get("to")
+    return _reply(message, {"w": Array(w if to is None else (w + (np.float32(to) - w) / 2).astype(np.float32))})
+
+
+@pytest.mark.parametrize("pair", [("co3", None), ("co3", "4-bit-elastiquant"), ("fp32", "8-bit-elastiquant")])
+def test_two_strategies_of_one_run_do_not_mix_their_models_and_memories(
+    pair: tuple[str, str | None], in_run: int
+) -> None:
+    fleets = [Fleet(FedAvg(**CONFIG), pair[0], _halfway, pair[1]) for _ in range(2)]
+    fleets[1].contexts = fleets[0].contexts
+    start = np.random.default_rng(0).normal(-5, 3, 200).astype(np.float32)
+    models = [ArrayRecord({"w": Array(x)}) for x in (start, start - 100)]
+    for number in range(1, 9):
+        for k, to in enumerate(({"to": 1.0}, {})):
+            fleet = fleets[k]
+            asked = fleet.strategy.configure_train(number, models[k], ConfigRecord(to), BoardGrid(NODES))
+            found, _ = fleet.strategy.aggregate_train(number, fleet.answer(asked))
+            assert found is not None
+            models[k] = found
+    assert not any(fleet.failed or fleet.refused for fleet in fleets)
+    assert np.abs(models[0]["w"].numpy() - 1).max() < 2
+    np.testing.assert_array_equal(models[1]["w"].numpy(), start - 100)
+
+
+def test_a_client_remembers_the_last_few_strategies(in_run: int) -> None:
+    contexts = Contexts()
+    for _ in range(9):
+        fleet = Fleet(FedAvg(**CONFIG), "co3", downlink="8-bit-elastiquant")
+        fleet.contexts = contexts
+        fleet.train(1, _record(0))
+    assert {len(c.state) for c in contexts.values()} == {2 * STRATEGIES}
 
 
 class Groups(FedAvg):
