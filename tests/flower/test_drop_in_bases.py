@@ -114,6 +114,21 @@ def test_a_client_remembers_the_last_few_strategies(in_run: int) -> None:
     assert {len(c.state) for c in contexts.values()} == {2 * STRATEGIES}
 
 
+@pytest.mark.parametrize("theirs", [None, "8-bit-elastiquant"])
+def test_a_client_with_another_downlink_is_told_of_in_one_sentence(
+    theirs: str | None, in_run: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = Fleet(FedAvg(**CONFIG), "co3", downlink="4-bit-elastiquant")
+    fleet.mod = compression_mod(codecs.get("co3"), downlink=None if theirs is None else codecs.get(theirs))
+    with caplog.at_level(logging.WARNING):
+        model = fleet.train(1, _record(-1))  # comes whole
+        for number in (2, 3):
+            fleet.strategy.aggregate_train(number, fleet.answer(fleet.ask("train", number, model)))
+    assert [r.message.partition("; ")[2] for r in caplog.records if r.name == "edgegossip.flower"] == [
+        "compressed and compression_mod need the same codec and the same downlink, at the server and in every client"
+    ]
+
+
 class Groups(FedAvg):
     """Sends every second client another model, under another name where it is asked to, and keeps
     what came of it."""
