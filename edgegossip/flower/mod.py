@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -193,7 +193,7 @@ class _ClientState:
 
     def save(self, context: Context) -> None:
         model, number = self.replica.kept
-        fields: dict[str, Any] = {
+        record: dict[str, Any] = {
             "run-id": self.run_id,
             "layout": self.layout,
             "state": to_bytes(self.state),
@@ -208,7 +208,7 @@ class _ClientState:
             kept.pop(f"{STATE}-{strategy}", None)
             kept.pop(f"{ARRAYS}-{strategy}", None)
         arrays = {array.object_id: array for array in self.arrays.values()}
-        kept[f"{STATE}-{self.strategy}"] = ConfigRecord(fields)
+        kept[f"{STATE}-{self.strategy}"] = ConfigRecord(record)
         kept[f"{ARRAYS}-{self.strategy}"] = ArrayRecord(arrays)
 
 
@@ -258,8 +258,11 @@ def _packed(
                 del inside[k]
                 beside[k] = records[name][k]
         require_finite_beside(beside, sent)
-        frame, said["from-zero"] = _frame(reply, request, x, inside, client, lr)
-        said["without"] = [k for k in layout.specs if k not in inside and k not in beside]
+        without = [k for k in layout.specs if k not in inside and k not in beside]
+        frame, said["from-zero"] = _frame(
+            reply, request, x, inside, client, lr, [k for k in without if layout.specs[k].coded]
+        )
+        said["without"] = without
         small[name] = by_hash(beside, client.arrays) | {FRAME: frame}
     content = {**reply.content, **{k: ArrayRecord(arrays) for k, arrays in small.items()}}
     return RecordDict({**content, META: ConfigRecord(said)})
@@ -272,10 +275,12 @@ def _frame(
     inside: Mapping[str, NDArray[np.float32]],
     client: _ClientState,
     lr: float | None,
+    unanswered: Collection[str],
 ) -> tuple[Array, bool]:
     """Return the frame of arrays that an app answered, and whether it holds them by themselves, and
     not what changed in them: so nothing is rounded where no codec rounds, and an app that answers
-    differences has these coded, and not their distance from the model."""
+    differences has these coded, and not their distance from the model. `unanswered`: arrays that
+    the app did not answer."""
     layout = request.layout.layout
     zeros = {k: np.zeros(view.shape, np.float32) for k, view in layout.views(x).items()}
     values = layout.flatten({**zeros, **inside})
@@ -289,10 +294,25 @@ def _frame(
     aux = {int(tag): value for tag, value in known.items() if value is not None}
     client.sent += 1
     # Nobody adds up what an evaluation answers, so it takes nothing from error memory.
-    state = client.state if request.trains else client.codec.init(layout)
-    frame, state = channel.frame(Kind.UPDATE, values if alone else change, state, ctx, client.sent, aux)
-    client.state = state if request.trains else client.state
+    # What is owed of arrays that are not in the answer is for the next one that has them.
+    zeros = {k: zeros[k] for k in unanswered}
+    before = _overlaid(client.state, layout, zeros) if request.trains else client.codec.init(layout)
+    frame, after = channel.frame(Kind.UPDATE, values if alone else change, before, ctx, client.sent, aux)
+    if request.trains:
+        client.state = _overlaid(after, layout, zeros, client.state)
     return frame_array(frame, layout), alone
+
+
+def _overlaid(state: Any, layout: Layout, values: Mapping[str, NDArray[np.float32]], other: Any = None) -> Any:
+    """Return a codec's state with these values of arrays wherever it holds a whole model's, or with
+    the `other` state's where one is given and has such."""
+    if isinstance(state, np.ndarray) and state.shape == (layout.size,) and values:
+        theirs = layout.views(other) if isinstance(other, np.ndarray) else {}
+        return layout.flatten({**layout.views(state), **{k: theirs.get(k, v) for k, v in values.items()}})
+    if not is_dataclass(state) or isinstance(state, (type, Layout)) or not values:
+        return state
+    parts = {field.name: getattr(state, field.name) for field in fields(state) if field.init}
+    return replace(state, **{k: _overlaid(v, layout, values, getattr(other, k, None)) for k, v in parts.items()})
 
 
 def _metric(content: RecordDict, names: tuple[str, ...]) -> float | None:

@@ -129,6 +129,42 @@ def test_a_client_with_another_downlink_is_told_of_in_one_sentence(
     ]
 
 
+class Parts(FedAvg):
+    """Has clients train some arrays of the model a round, which it takes the mean of."""
+
+    def __init__(self, *turns: str) -> None:
+        super().__init__(**CONFIG)
+        self.turns, self.model = turns, ArrayRecord()
+
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Any) -> Any:
+        self.model, config["parts"] = arrays, self.turns[server_round % len(self.turns)]
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        answers = [r.content["arrays"] for r in replies if r.has_content()]
+        new = {k: Array(np.mean([a[k].numpy() for a in answers], axis=0)) for k in answers[0]}
+        return ArrayRecord({**self.model, **new}), None
+
+
+def _trains_parts(message: Message, context: Context) -> Message:
+    step = np.random.default_rng(9).normal(size=400).astype(np.float32) ** 3
+    record, parts = message.content["arrays"], str(message.content["config"]["parts"])
+    return _reply(message, {k: Array(record[k].numpy() + step) for k in parts})
+
+
+@pytest.mark.parametrize("codec", ["co3", "dgc", "powersgd"])
+def test_what_is_owed_of_arrays_that_are_not_answered_waits_for_them(codec: str, in_run: int) -> None:
+    found = []
+    for turns in (("vw",), ("v", "w")):
+        fleet = Fleet(Parts(*turns), codec, _trains_parts)
+        model = ArrayRecord({k: Array(np.full(400, -0.1, np.float32)) for k in "vw"})
+        for number in range(1, 1 + 20 * len(turns)):
+            model = fleet.train(number, model)
+        found.append(model)
+    for k in "vw":
+        np.testing.assert_allclose(found[1][k].numpy(), found[0][k].numpy(), rtol=1e-4, atol=1e-4)
+
+
 class Groups(FedAvg):
     """Sends every second client another model, under another name where it is asked to, and keeps
     what came of it."""
