@@ -165,6 +165,23 @@ def test_what_is_owed_of_arrays_that_are_not_answered_waits_for_them(codec: str,
         np.testing.assert_allclose(found[1][k].numpy(), found[0][k].numpy(), rtol=1e-4, atol=1e-4)
 
 
+class Twice(FedAvg):
+    """Asks each client twice a round."""
+
+    def configure_train(self, *args: Any) -> Any:
+        return [m for _ in range(2) for m in super(Twice, self).configure_train(*args)]
+
+
+@pytest.mark.parametrize("which", [0, -1])
+def test_each_of_two_answers_of_a_client_is_judged(which: int, in_run: int) -> None:
+    fleet = Fleet(Twice(**CONFIG), "fp32")
+    replies = fleet.answer(fleet.ask("train", 1, _record(0)))
+    own = [r for r in replies if r.metadata.src_node_id == 1]
+    own[which].content["metrics"] = MetricRecord({"num-examples": 10**9})
+    fleet.strategy.aggregate_train(1, replies)
+    assert {node for node, _ in fleet.refused} == {1}
+
+
 class Groups(FedAvg):
     """Sends every second client another model, under another name where it is asked to, and keeps
     what came of it."""
