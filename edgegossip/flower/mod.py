@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,8 +40,10 @@ from edgegossip.types import DecodeError, EdgegossipError, Round, UsageError, Ve
 
 Next = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Next], Message]
-STATE = "edgegossip"  # our record in the client's Context
-ARRAYS = "edgegossip-arrays"  # and that of the last message's arrays that came as they are, by hash
+# Our records in the client's Context, for each strategy of the run: its state, and the last
+# message's arrays that came as they are, by hash.
+STATE, ARRAYS = "edgegossip", "edgegossip-arrays"
+STRATEGIES = 4  # of one run that a client remembers
 LOSSES = ("train-loss", "train_loss", "loss")
 RATES = ("lr", "learning-rate", "learning_rate")
 EXAMPLES = ("num-examples", "num_examples")
@@ -106,6 +108,7 @@ class _Request:
     layout: RecordLayout
     record: str  # that is the model
     run_id: bytes
+    strategy: str  # which of the run's it is
     message: int  # the server's number of this one, which the answer has too
     number: Round  # of the model
     held: bool  # it comes without the model, because we have it
@@ -117,7 +120,15 @@ class _Request:
     @classmethod
     def of(cls, message: Message) -> _Request:
         meta: Mapping[str, Any] = message.content.config_records[META]
-        kinds = {"layout": str, "run-id": bytes, "record": str, "number": int, "message": int, "exact": list}
+        kinds = {
+            "layout": str,
+            "run-id": bytes,
+            "record": str,
+            "number": int,
+            "message": int,
+            "exact": list,
+            "strategy": str,
+        }
         sound = all(isinstance(meta.get(key), kind) for key, kind in kinds.items())
         if not sound or meta["record"] not in message.content.array_records:
             raise DecodeError(f"the message's {META!r} record does not describe the model")
@@ -126,6 +137,7 @@ class _Request:
             layout=RecordLayout.from_json(meta["layout"]),
             record=meta["record"],
             run_id=meta["run-id"],
+            strategy=meta["strategy"],
             message=meta["message"],
             number=meta["number"],
             held=bool(meta.get("held")),
@@ -138,8 +150,10 @@ class _Request:
 
 @dataclass(slots=True)
 class _ClientState:
-    """Holds what this client remembers of a run from one message to the next."""
+    """Holds what this client remembers of a run's strategy from one message to the next. Each has a
+    model of its own, and what a codec lost of one is no part of another."""
 
+    strategy: str
     codec: Codec[Any]
     lossless: bool  # both ways
     run_id: bytes
@@ -152,15 +166,15 @@ class _ClientState:
     @classmethod
     def of(cls, context: Context, request: _Request, codec: Codec[Any], down: Codec[Any]) -> _ClientState:
         layout = request.layout.layout
-        arrays = dict(context.state.array_records.get(ARRAYS, {}))
-
+        arrays = dict(context.state.array_records.get(f"{ARRAYS}-{request.strategy}", {}))
         lossless = codec.wire_id == down.wire_id == codecs.get(FULL).wire_id
 
         def new() -> _ClientState:
             replica, identity = Replica(layout, request.run_id, down), f"{layout.hash:016x}"
-            return cls(codec, lossless, request.run_id, identity, codec.init(layout), 0, replica, arrays)
+            state = codec.init(layout)
+            return cls(request.strategy, codec, lossless, request.run_id, identity, state, 0, replica, arrays)
 
-        client, record = new(), context.state.get(STATE)
+        client, record = new(), context.state.get(f"{STATE}-{request.strategy}")
         same = {"run-id": client.run_id, "layout": client.layout}
         if isinstance(record, ConfigRecord) and same.items() <= record.items():
             try:
@@ -179,7 +193,7 @@ class _ClientState:
 
     def save(self, context: Context) -> None:
         model, number = self.replica.kept
-        fields: dict[str, Any] = {
+        record: dict[str, Any] = {
             "run-id": self.run_id,
             "layout": self.layout,
             "state": to_bytes(self.state),
@@ -187,8 +201,15 @@ class _ClientState:
             "model": b"" if model is None else model.tobytes(),
             "number": -1 if number is None else number,
         }
-        context.state[STATE] = ConfigRecord(fields)
-        context.state[ARRAYS] = ArrayRecord({array.object_id: array for array in self.arrays.values()})
+        kept = context.state
+        others = [k.removeprefix(f"{STATE}-") for k in kept.config_records if k.startswith(f"{STATE}-")]
+        others = [k for k in others if k != self.strategy]
+        for strategy in (self.strategy, *others[: 1 - STRATEGIES]):  # the latest comes last
+            kept.pop(f"{STATE}-{strategy}", None)
+            kept.pop(f"{ARRAYS}-{strategy}", None)
+        arrays = {array.object_id: array for array in self.arrays.values()}
+        kept[f"{STATE}-{self.strategy}"] = ConfigRecord(record)
+        kept[f"{ARRAYS}-{self.strategy}"] = ArrayRecord(arrays)
 
 
 def _opened(content: RecordDict, request: _Request, client: _ClientState) -> tuple[RecordDict, Vec]:
@@ -237,8 +258,11 @@ def _packed(
                 del inside[k]
                 beside[k] = records[name][k]
         require_finite_beside(beside, sent)
-        frame, said["from-zero"] = _frame(reply, request, x, inside, client, lr)
-        said["without"] = [k for k in layout.specs if k not in inside and k not in beside]
+        without = [k for k in layout.specs if k not in inside and k not in beside]
+        frame, said["from-zero"] = _frame(
+            reply, request, x, inside, client, lr, [k for k in without if layout.specs[k].coded]
+        )
+        said["without"] = without
         small[name] = by_hash(beside, client.arrays) | {FRAME: frame}
     content = {**reply.content, **{k: ArrayRecord(arrays) for k, arrays in small.items()}}
     return RecordDict({**content, META: ConfigRecord(said)})
@@ -251,10 +275,12 @@ def _frame(
     inside: Mapping[str, NDArray[np.float32]],
     client: _ClientState,
     lr: float | None,
+    unanswered: Collection[str],
 ) -> tuple[Array, bool]:
     """Return the frame of arrays that an app answered, and whether it holds them by themselves, and
     not what changed in them: so nothing is rounded where no codec rounds, and an app that answers
-    differences has these coded, and not their distance from the model."""
+    differences has these coded, and not their distance from the model. `unanswered`: arrays that
+    the app did not answer."""
     layout = request.layout.layout
     zeros = {k: np.zeros(view.shape, np.float32) for k, view in layout.views(x).items()}
     values = layout.flatten({**zeros, **inside})
@@ -268,10 +294,25 @@ def _frame(
     aux = {int(tag): value for tag, value in known.items() if value is not None}
     client.sent += 1
     # Nobody adds up what an evaluation answers, so it takes nothing from error memory.
-    state = client.state if request.trains else client.codec.init(layout)
-    frame, state = channel.frame(Kind.UPDATE, values if alone else change, state, ctx, client.sent, aux)
-    client.state = state if request.trains else client.state
+    # What is owed of arrays that are not in the answer is for the next one that has them.
+    zeros = {k: zeros[k] for k in unanswered}
+    before = _overlaid(client.state, layout, zeros) if request.trains else client.codec.init(layout)
+    frame, after = channel.frame(Kind.UPDATE, values if alone else change, before, ctx, client.sent, aux)
+    if request.trains:
+        client.state = _overlaid(after, layout, zeros, client.state)
     return frame_array(frame, layout), alone
+
+
+def _overlaid(state: Any, layout: Layout, values: Mapping[str, NDArray[np.float32]], other: Any = None) -> Any:
+    """Return a codec's state with these values of arrays wherever it holds a whole model's, or with
+    the `other` state's where one is given and has such."""
+    if isinstance(state, np.ndarray) and state.shape == (layout.size,) and values:
+        theirs = layout.views(other) if isinstance(other, np.ndarray) else {}
+        return layout.flatten({**layout.views(state), **{k: theirs.get(k, v) for k, v in values.items()}})
+    if not is_dataclass(state) or isinstance(state, (type, Layout)) or not values:
+        return state
+    parts = {field.name: getattr(state, field.name) for field in fields(state) if field.init}
+    return replace(state, **{k: _overlaid(v, layout, values, getattr(other, k, None)) for k, v in parts.items()})
 
 
 def _metric(content: RecordDict, names: tuple[str, ...]) -> float | None:

@@ -65,11 +65,12 @@ class Judge:
                 weights[k] = weight(replies[k], key)
             except PeerError as error:
                 bad[k] = str(error)
-        nodes = {replies[k].metadata.src_node_id: k for k in weights}
-        claims = {node: weights[k] for node, k in nodes.items() if weights[k] > 0}
+        nodes = {k: replies[k].metadata.src_node_id for k in weights}
+        # Of several answers of one node the largest claim counts: sorted, it comes last.
+        claims = {nodes[k]: weights[k] for k in sorted(weights, key=weights.__getitem__) if weights[k] > 0}
         drowning = self._examples.refused(claims)
         self._examples.used({node: claim for node, claim in claims.items() if node not in drowning})
-        return bad | {nodes[node]: reason for node, reason in drowning.items()}
+        return bad | {k: drowning[node] for k, node in nodes.items() if node in drowning}
 
     def _odd(self, replies: Mapping[int, Message], lengths: bool) -> dict[int, str]:
         """Return which of these are not like most of the others, and why. `lengths`: those of lists

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import secrets
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -101,6 +102,8 @@ class ModelSender:
 
     def __init__(self, codec: Codec[Any], run_id: bytes | None, traffic: Traffic, exact: Collection[str]) -> None:
         self._codec, self._given_run_id, self._traffic, self._exact = codec, run_id, traffic, tuple(exact)
+        # An app may have several strategies, of whose models clients keep one each.
+        self._strategy = run_id.hex() if run_id else secrets.token_hex(8)
         self._down: Downlink | None = None
         self._record: RecordLayout | None = None
         self._dtypes: dict[str, str] = {}  # of the first model's arrays
@@ -217,6 +220,7 @@ class ModelSender:
             "layout": layout.to_json(),
             "record": name,
             "run-id": self.run_id(message),
+            "strategy": self._strategy,
             "message": self._messages,
             "number": number,
             "held": form == "held",

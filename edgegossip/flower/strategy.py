@@ -38,6 +38,7 @@ Refused = Callable[[Message, str], None]
 CLIPPING_NORM = "clipping_norm"  # in the config of what goes down: Flower's clients clip to it
 # What apps and Flower's mods say that meet a frame for arrays, and a second config.
 _MET_A_FRAME = ("expects exactly one ConfigRecord", "expects the keys in the ArrayRecord", STYPE, f'"{FRAME}"')
+_OTHER_CODEC = "the peer sent"  # says an end whose codec is not the other's
 _HOOKS = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
 
 
@@ -319,19 +320,20 @@ class CompressedStrategy(Strategy):
         self._levels = self._levels.after(claims)
 
     def _tell(self, replies: Sequence[Message], hook: str) -> None:
-        """Say once what clients do not say that meet a frame in place of arrays: their mod comes
-        after others, or is not there."""
+        """Say once what clients do not say that meet a frame in place of arrays, as their mod comes
+        after others or is not there, or a frame of another codec."""
         words = [*_MET_A_FRAME, *(() if hook in self._heard else map(repr, self._sender.record.specs))]
         reasons = {r.metadata.src_node_id: r.error.reason or "" for r in replies if r.has_error()}
-        found = [(node, reason) for node, reason in reasons.items() if any(word in reason for word in words)]
-        if found and not self._told:
-            self._told = True
-            logging.getLogger("edgegossip.flower").warning(
-                "node %d: %s; compression_mod has to come before whatever reads arrays, in every client, in training and "
-                "evaluation: ClientApp(mods=[compression_mod(codec, ...), ...])",
-                found[0][0],
-                printable(found[0][1], 500),
-            )
+        both = "compressed and compression_mod need the same codec and the same downlink, at the server and in every client"
+        before = (
+            "compression_mod has to come before whatever reads arrays, in every client, in training and evaluation: "
+            "ClientApp(mods=[compression_mod(codec, ...), ...])"
+        )
+        for node, reason in reasons.items():
+            remedy = both if _OTHER_CODEC in reason else before if any(word in reason for word in words) else ""
+            if remedy and not self._told:
+                self._told = True
+                logging.getLogger("edgegossip.flower").warning("node %d: %s; %s", node, printable(reason, 500), remedy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,7 @@ def test_differences_go_down_and_memories_live_in_the_context(make: Any, in_run:
 
     _rounds(strategy, client, rounds=4)
     assert strategy.traffic.ratio > 1.0
-    states = [c.state["edgegossip"] for c in each.values()]
+    states = [record for c in each.values() for record in c.state.config_records.values()]
     assert [s["sent"] for s in states] == [4] * BOARDS and {s["number"] for s in states} == {3}
     held = [len(s["model"]) for s in states]
     assert held == [4 * 40] * BOARDS

@@ -17,6 +17,7 @@ from edgegossip import codecs
 from edgegossip.flower import compressed, compression_mod
 from edgegossip.flower.combine import BoardGrid
 from edgegossip.flower.messages import FRAME
+from edgegossip.flower.mod import STRATEGIES
 from tests.flower.test_drop_in import CONFIG, Contexts
 
 NODES = [1, 2, 3, 4]
@@ -76,6 +77,109 @@ class Fleet:
         new, _ = self.strategy.aggregate_train(number, self.answer(self.ask("train", number, arrays)))
         assert new is not None
         return new
+
+
+def _halfway(message: Message, context: Context) -> Message:
+    """Clients of the first model come nearer to 1, those of the second answer what they got."""
+    w, to = message.content["arrays"]["w"].numpy(), message.content["config"].get("to")
+    return _reply(message, {"w": Array(w if to is None else (w + (np.float32(to) - w) / 2).astype(np.float32))})
+
+
+@pytest.mark.parametrize("pair", [("co3", None), ("co3", "4-bit-elastiquant"), ("fp32", "8-bit-elastiquant")])
+def test_two_strategies_of_one_run_do_not_mix_their_models_and_memories(
+    pair: tuple[str, str | None], in_run: int
+) -> None:
+    fleets = [Fleet(FedAvg(**CONFIG), pair[0], _halfway, pair[1]) for _ in range(2)]
+    fleets[1].contexts = fleets[0].contexts
+    start = np.random.default_rng(0).normal(-5, 3, 200).astype(np.float32)
+    models = [ArrayRecord({"w": Array(x)}) for x in (start, start - 100)]
+    for number in range(1, 9):
+        for k, to in enumerate(({"to": 1.0}, {})):
+            fleet = fleets[k]
+            asked = fleet.strategy.configure_train(number, models[k], ConfigRecord(to), BoardGrid(NODES))
+            found, _ = fleet.strategy.aggregate_train(number, fleet.answer(asked))
+            assert found is not None
+            models[k] = found
+    assert not any(fleet.failed or fleet.refused for fleet in fleets)
+    assert np.abs(models[0]["w"].numpy() - 1).max() < 2
+    np.testing.assert_array_equal(models[1]["w"].numpy(), start - 100)
+
+
+def test_a_client_remembers_the_last_few_strategies(in_run: int) -> None:
+    contexts = Contexts()
+    for _ in range(9):
+        fleet = Fleet(FedAvg(**CONFIG), "co3", downlink="8-bit-elastiquant")
+        fleet.contexts = contexts
+        fleet.train(1, _record(0))
+    assert {len(c.state) for c in contexts.values()} == {2 * STRATEGIES}
+
+
+@pytest.mark.parametrize("theirs", [None, "8-bit-elastiquant"])
+def test_a_client_with_another_downlink_is_told_of_in_one_sentence(
+    theirs: str | None, in_run: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = Fleet(FedAvg(**CONFIG), "co3", downlink="4-bit-elastiquant")
+    fleet.mod = compression_mod(codecs.get("co3"), downlink=None if theirs is None else codecs.get(theirs))
+    with caplog.at_level(logging.WARNING):
+        model = fleet.train(1, _record(-1))  # comes whole
+        for number in (2, 3):
+            fleet.strategy.aggregate_train(number, fleet.answer(fleet.ask("train", number, model)))
+    assert [r.message.partition("; ")[2] for r in caplog.records if r.name == "edgegossip.flower"] == [
+        "compressed and compression_mod need the same codec and the same downlink, at the server and in every client"
+    ]
+
+
+class Parts(FedAvg):
+    """Has clients train some arrays of the model a round, which it takes the mean of."""
+
+    def __init__(self, *turns: str) -> None:
+        super().__init__(**CONFIG)
+        self.turns, self.model = turns, ArrayRecord()
+
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Any) -> Any:
+        self.model, config["parts"] = arrays, self.turns[server_round % len(self.turns)]
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        answers = [r.content["arrays"] for r in replies if r.has_content()]
+        new = {k: Array(np.mean([a[k].numpy() for a in answers], axis=0)) for k in answers[0]}
+        return ArrayRecord({**self.model, **new}), None
+
+
+def _trains_parts(message: Message, context: Context) -> Message:
+    step = np.random.default_rng(9).normal(size=400).astype(np.float32) ** 3
+    record, parts = message.content["arrays"], str(message.content["config"]["parts"])
+    return _reply(message, {k: Array(record[k].numpy() + step) for k in parts})
+
+
+@pytest.mark.parametrize("codec", ["co3", "dgc", "powersgd"])
+def test_what_is_owed_of_arrays_that_are_not_answered_waits_for_them(codec: str, in_run: int) -> None:
+    found = []
+    for turns in (("vw",), ("v", "w")):
+        fleet = Fleet(Parts(*turns), codec, _trains_parts)
+        model = ArrayRecord({k: Array(np.full(400, -0.1, np.float32)) for k in "vw"})
+        for number in range(1, 1 + 20 * len(turns)):
+            model = fleet.train(number, model)
+        found.append(model)
+    for k in "vw":
+        np.testing.assert_allclose(found[1][k].numpy(), found[0][k].numpy(), rtol=1e-4, atol=1e-4)
+
+
+class Twice(FedAvg):
+    """Asks each client twice a round."""
+
+    def configure_train(self, *args: Any) -> Any:
+        return [m for _ in range(2) for m in super(Twice, self).configure_train(*args)]
+
+
+@pytest.mark.parametrize("which", [0, -1])
+def test_each_of_two_answers_of_a_client_is_judged(which: int, in_run: int) -> None:
+    fleet = Fleet(Twice(**CONFIG), "fp32")
+    replies = fleet.answer(fleet.ask("train", 1, _record(0)))
+    own = [r for r in replies if r.metadata.src_node_id == 1]
+    own[which].content["metrics"] = MetricRecord({"num-examples": 10**9})
+    fleet.strategy.aggregate_train(1, replies)
+    assert {node for node, _ in fleet.refused} == {1}
 
 
 class Groups(FedAvg):
