@@ -43,13 +43,16 @@ def join_scores(together: RunFolder, by_itself: Path) -> None:
     `trained-alone` a board, so that the folder tells it wherever it is taken. A board that was lost
     has reached nothing that could be compared."""
     for row in summarise(read_run(by_itself))["boards"]:
+        fields: Mapping[str, Any] = {}
         if row["state"] == "lost":
-            together.event(row["node"], "trained-alone", f"{row['node']} by itself was lost: {row['why']}")
+            text = f"{row['node']} by itself was lost: {row['why']}"
         elif row["scores"]:
-            fields: Mapping[str, Any] = {f"{EVALUATED}{name}": value for name, value in row["scores"].items()}
+            fields = {f"{EVALUATED}{name}": value for name, value in row["scores"].items()}
             if row["loss"] is not None:
                 fields = {f"{EVALUATED}loss": row["loss"], **fields}
             said = ", ".join(f"{name} {score_text(name, value)}" for name, value in row["scores"].items())
             text = f"{row['node']} by itself reached {said}"
-            # At 0: the board's own clock starts later, and all that it says comes after this.
-            together.write(EventRecord(row["node"], 0.0, "trained-alone", text, fields))
+        else:
+            continue
+        # At 0: the board's own clock starts later, and all that it says comes after this.
+        together.write(EventRecord(row["node"], 0.0, "trained-alone", text, fields))
