@@ -195,8 +195,8 @@ def make_app(condition: str, case: Case, mods: Sequence[Any]) -> ClientApp:
     @app.train(mods=list(case.mods))
     def train(message: Message, context: Context) -> Message:
         if case.trees:
-            metrics = MetricRecord({"num-examples": ROWS})
-            return Message(RecordDict({"arrays": ArrayRecord({"0": ONE_TREE}), "metrics": metrics}), reply_to=message)
+            tree = {"arrays": ArrayRecord({"0": ONE_TREE}), "metrics": MetricRecord({"num-examples": ROWS})}
+            return Message(RecordDict(tree), reply_to=message)
         k, layer, p = opened(message, context)
         odd = condition.startswith("nothing")
         if condition.startswith("failures") and k == 1:
