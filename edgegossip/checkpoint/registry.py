@@ -49,7 +49,7 @@ class Entry(NamedTuple):
     adapter: Adapter | None = None
     stored: str = ""  # where it is not that of its place, such as "gossip.state.State"
     renamed: Mapping[str, str] = MappingProxyType({})  # field -> its name in files
-    optional: tuple[str, ...] = ()  # fields that came after the first version: not written where they are None
+    optional: tuple[str, ...] = ()  # fields that came after the first version: not written where they are None or empty
 
     @property
     def name(self) -> str:
@@ -84,7 +84,8 @@ class Registry:
             found = entry.adapter.to_fields(value)
         else:
             found = {f.name: getattr(value, f.name) for f in fields(value)}
-            found = {name: v for name, v in found.items() if v is not None or name not in entry.optional}
+            empty = {name for name, v in found.items() if v is None or (isinstance(v, Mapping) and not v)}
+            found = {name: v for name, v in found.items() if name not in empty.intersection(entry.optional)}
         if fault := self._fault(entry, cls, found):
             raise UsageError(f"{where}: {fault}")
         return entry.name, {entry.renamed.get(field, field): value for field, value in found.items()}
@@ -293,7 +294,7 @@ STATES = Registry(
         *_of("gossip.streams", "InEdge"),
         Entry("edgegossip.gossip.streams", "PendingMessages", stored="gossip.inbox.Inbox"),
         Entry("edgegossip.gossip.scheme", "Published", optional=("own",)),
-        Entry("edgegossip.gossip.symmetric", "Mixing", optional=("body", "early", "own")),
+        Entry("edgegossip.gossip.symmetric", "Mixing", optional=("body", "early", "own", "rates")),
         Entry("edgegossip.gossip.symmetric", "Gathered", stored="gossip.mixing.Gathered", optional=("distances",)),
         Entry("edgegossip.gossip.symmetric", "ErrorMemory", stored="gossip.publish.Residue"),
         Entry("edgegossip.gossip.symmetric", "PublicCopies", stored="gossip.publish.Told"),

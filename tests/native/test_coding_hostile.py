@@ -196,7 +196,7 @@ def test_callers_mistakes_of_decoding():
             decode(Q4, body, n, out)
     with pytest.raises(ValueError, match="offsets must start at 0"):
         coding.bound(-1, Q4, "raw")
-    with pytest.raises(ValueError, match="choice must be 0 to 4"):
+    with pytest.raises(ValueError, match="choice must be 0 to 3"):
         coding._native.coding_bound(Q4.spec, np.array([0, 1]), 1, 5)
     assert coding.bound(0, Q4, "auto") == 0
     assert decode(Q4, body, 0) == 0

@@ -158,7 +158,7 @@ def test_a_folder_of_ones_own_that_is_shared_out_is_said_in_a_sentence(here):
     assert "its share, about 1/4" in data_notice(shared)
     assert 'data.partition = "local"' in data_notice(shared)
     assert data_notice(recipe(data={"name": "cifar10", "dir": "/srv/cifar"})) == ""  # the same for all, it is known
-    assert "data.labels (or data.classes)" in data_notice(local(name, dir="/srv/own"))
+    assert "declare data.labels, data.classes, or data.target = values" in data_notice(local(name, dir="/srv/own"))
     assert data_notice(local(name, dir="/srv/own", classes=3)) == ""
 
 
