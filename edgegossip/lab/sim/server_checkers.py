@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip import frame as wire
+from edgegossip.codecs.base import Ctx
 from edgegossip.codecs.levels import LevelRule, levels_for, smooth_loss
 from edgegossip.engine.scaffold import TURNS, way_of
 from edgegossip.engine.server_events import (
@@ -581,6 +582,14 @@ class Ledger:
             self._violate("reference", None, f"the model that goes out in round {round} is another one than before")
         self._reference, self._holds = (round, model), {}
 
+    def _may_lose(self, change: Vec) -> float:
+        """How much of a change of a correction the codec of the way down may lose: a share, or all
+        that is beyond its largest value."""
+        codec, layout = self._plan.downlink, self._plan.layout
+        body, _ = codec.encode(change, codec.init(layout), Ctx(key=0, round=0))
+        lost = np.linalg.norm(change - codec.decode(body, layout))
+        return max(CODED * float(np.linalg.norm(change)), (1.0 + NEAR) * float(lost))
+
     def _without_correction(self, name: NodeId, frame: Frame) -> memoryview:
         """Return the body that is the model; check the other, which is the board's correction."""
         link, body = self.chain[-1], memoryview(frame.body)
@@ -594,7 +603,7 @@ class Ledger:
             correction = moved if before is None else before + moved
         most = NEAR * max(1.0, float(np.linalg.norm(wanted)), float(np.linalg.norm(own)))
         if self._compresses and before is not None:
-            most += CODED * float(np.linalg.norm(wanted - before))
+            most += self._may_lose((wanted - before).astype(np.float32))
         if correction.size != wanted.size or not (off := float(np.linalg.norm(correction - wanted))) <= most:
             self._violate("control", name, f"its correction is {off:.3g} off the mean of all less its own")
         self._corrections[name] = correction

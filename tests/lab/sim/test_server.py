@@ -60,6 +60,13 @@ def test_control_variates_have_their_mean_whatever_happens(server: str) -> None:
         assert not outcome.violations, f"{outcome.schedule.command()}: {outcome.violations[0]}"
 
 
+def test_a_correction_beyond_what_16_bits_hold_breaks_no_promise() -> None:
+    """A liar's huge update makes control variates that fp16 cuts off on their way down."""
+    server, faults = "plain,downlink=fp16,quorum=1,combiner=scaffold", "byzantine-huge=0.56@0.26-1.32:3"
+    words = f"--mode server --seed 50369 --codec fp32 --boards 4 --rounds 2 --server {server} --faults {faults}"
+    assert invoke(*words.split()).exit_code == 0
+
+
 def test_a_command_line_replays_exactly_its_schedule() -> None:
     for seed in range(8):
         schedule = drawn(seed)
