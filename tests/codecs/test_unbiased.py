@@ -69,20 +69,27 @@ RATES: dict[str, Callable[[Layout], Codec]] = {
 
 
 def bias_in_sigmas(codec: Codec, layout: Layout, x: Vec, keys: int) -> tuple[float, float]:
-    """The squared bias over the deviation that it has where there is none, and the bias over the
-    norm of x."""
+    """By how many deviations of a normal law the squared bias is more than none, and the bias over
+    the norm of x."""
     e = np.empty((keys, x.size))
     for k in range(keys):
         ctx = dataclasses.replace(CTX, key=(k + 1) * 0x9E37_79B9_7F4A_7C15 % 2**64)
         body, _ = codec.encode(x, codec.init(layout), ctx)
         e[k] = codec.decode(body, layout).astype(np.float64) - x
     e[:, _hardly_drawn(e, x)] = 0.0
-    e /= max(float(np.linalg.norm(x.astype(np.float64))), 1e-300)
+    norm = max(float(np.linalg.norm(x.astype(np.float64))), 2.0**-149)
+    e /= norm
     gram = e @ e.T
-    pairs = gram[np.triu_indices(keys, 1)]
-    sigma = math.sqrt(((gram**2).sum() - (np.diag(gram) ** 2).sum()) / (keys * (keys - 1)) / pairs.size)
-    rounding = x.size * 2.0**-46  # of float32, in a squared bias
-    return max(float(pairs.mean()) - rounding, 0.0) / max(sigma, 1e-300), math.sqrt(max(float(pairs.mean()), 0.0))
+    bias = float(gram[np.triu_indices(keys, 1)].mean())
+    squares = ((gram**2).sum() - (np.diag(gram) ** 2).sum()) / (keys * (keys - 1))
+    if bias <= x.size * (2.0**-46 + (2.0**-149 / norm) ** 2):  # as much is float32's rounding
+        return 0.0, math.sqrt(max(bias, 0.0))
+    # Without a bias the squared mean is about a chi square of so many directions, whose cube root
+    # is about normal (Wilson and Hilferty 1931).
+    directions = max(1.0, (np.diag(gram).mean() - bias) ** 2 / squares)
+    chi = 1.0 + bias * keys / math.sqrt(squares * directions)
+    spread = 2.0 / (9.0 * directions)
+    return (chi ** (1 / 3) - 1.0 + spread) / math.sqrt(spread), math.sqrt(bias)
 
 
 def _hardly_drawn(e: np.ndarray, x: Vec) -> np.ndarray:
