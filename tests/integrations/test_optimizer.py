@@ -37,6 +37,27 @@ SCRIPT = """
 """
 
 
+def trained_by_torch(kind: str, *, clip: bool = False) -> tuple[np.ndarray, list[float]]:
+    """Parameters float32[n] after five steps of the same loop without a run, and its losses."""
+    import torch
+
+    torch.manual_seed(1)
+    x = torch.randn(64, 3)
+    y = x @ torch.tensor([[1.0], [-2.0], [3.0]])
+    model = torch.nn.Linear(3, 1)
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(5):
+        loss = ((model(x) - y) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    return np.concatenate([p.detach().numpy().ravel() for p in model.parameters()]), losses
+
+
 def test_a_round_is_every_so_many_steps(start: Start) -> None:
     workload = start(SCRIPT)
     x, updates = play(workload, workload.initial(1), 0, 4)
@@ -49,24 +70,10 @@ def test_a_round_is_every_so_many_steps(start: Start) -> None:
 
 def test_what_it_trains_is_what_the_wrapped_optimiser_alone_trains(start: Start) -> None:
     """Between two exchanges nothing is different from plain torch."""
-    import torch
-
     workload = start(SCRIPT.replace("torch.randint(64, (16,))", "slice(None)"), rounds=1)
     x0 = workload.initial(1)
     update = workload.local_update(x0, 0)
-    torch.manual_seed(1)
-    x = torch.randn(64, 3)
-    y = x @ torch.tensor([[1.0], [-2.0], [3.0]])
-    model = torch.nn.Linear(3, 1)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    losses = []
-    for _ in range(5):
-        loss = ((model(x) - y) ** 2).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    plain = np.concatenate([p.detach().numpy().ravel() for p in model.parameters()])
+    plain, losses = trained_by_torch("Adam")
     assert np.allclose(x0 + update.delta, plain, atol=1e-6)
     assert update.loss == pytest.approx(np.mean(losses), rel=1e-5)
 
@@ -144,8 +151,6 @@ SCALED = """
 @pytest.mark.parametrize("kind", ["SGD", "Adam"])
 def test_a_scaler_around_it_does_what_it_does_around_a_plain_optimiser(kind: str, clip: bool, start: Start) -> None:
     """Where the one inside is fused, too, which unscales and leaves steps out by itself."""
-    import torch
-
     text = SCRIPT.replace("torch.randint(64, (16,))", "slice(None)").replace("optim.Adam", f"optim.{kind}")
     text = text.replace("lr=0.1)", "lr=0.1, fused=True)").replace("scheduler.step()", "pass")
     lines = textwrap.indent(textwrap.dedent(SCALED).strip(), " " * 12).lstrip()
@@ -156,20 +161,7 @@ def test_a_scaler_around_it_does_what_it_does_around_a_plain_optimiser(kind: str
     workload = start(text, rounds=1)
     x0 = workload.initial(1)
     update = workload.local_update(x0, 0)
-
-    torch.manual_seed(1)
-    x = torch.randn(64, 3)
-    y = x @ torch.tensor([[1.0], [-2.0], [3.0]])
-    model = torch.nn.Linear(3, 1)
-    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1)
-    for _ in range(5):  # a step that overflows is none
-        loss = ((model(x) - y) ** 2).mean()
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        if clip:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-    plain = np.concatenate([p.detach().numpy().ravel() for p in model.parameters()])
+    plain, _ = trained_by_torch(kind, clip=clip)  # a step that overflows is none
     assert np.allclose(x0 + update.delta, plain, atol=1e-5) and update.steps == 5
 
 
