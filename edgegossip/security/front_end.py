@@ -62,6 +62,8 @@ _PAUSE_S = 0.2  # after trouble that would come again at once
 # Between a connection to our gRPC server and the beginning of its handshake there, which takes
 # microseconds.
 _ON_ITS_WAY_S = 0.25
+# For who is refused to hear why, and to end its side.
+_LAST_WORDS_S, _LAST_BYTES = 1.0, 1 << 17
 _RESET = b"\x01\0\0\0\0\0\0\0"  # struct linger: close at once
 _HANDSHAKE, _HEAD_BYTES = b"\x16", 5  # of a TLS record (RFC 8446, 5.1)
 _MAX_PEEK_BYTES = _HEAD_BYTES + (1 << 14)  # one record: a ClientHello that is longer is none of ours
@@ -149,6 +151,7 @@ class PendingHandshake:
         self.deadline_s = now_s + front_end.limits.handshake_s
         self.caller: Caller | None = None
         self.doing = "the TLS handshake"
+        self.refused, self._drained = False, 0
         self._tls: ssl.SSLSocket | None = None
         self._handshake_done = self._answered = self._tls_writes = False
         self._told = 0  # number of our revocation list
@@ -172,11 +175,14 @@ class PendingHandshake:
     @property
     def wants(self) -> int:
         """The event of its socket that would let us go on."""
-        return _WRITE if self._tls_writes or self._written else _READ
+        return _WRITE if not self.refused and (self._tls_writes or self._written) else _READ
 
     def step(self) -> None:
         """Do what can be done now. Raises _HandOn when it is to be handed on, _Closed at the end,
         PeerError with the reason when it is refused, OSError."""
+        if self.refused:
+            self._drain()
+            return
         self._tls_writes = False
         try:
             if self._tls is None:
@@ -192,6 +198,21 @@ class PendingHandshake:
             if self._handshake_done and isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
                 raise _Closed from error
             raise PeerError(tls.words(error)) from error
+
+    def refuse(self, now_s: float) -> None:
+        """End our side, and read on until the other has ended its own, which is to hear why: who
+        closes with bytes unread resets the connection, and TLS's last word may be lost with it.
+        Raises OSError when it is gone."""
+        self.refused = True
+        self.socket.shutdown(socket.SHUT_WR)
+        self.deadline_s = now_s + _LAST_WORDS_S
+
+    def _drain(self) -> None:
+        """Raises _Closed at the end of what comes, or of our patience."""
+        with suppress(BlockingIOError):
+            while self._drained < _LAST_BYTES and (data := self.socket.recv(65_536)):
+                self._drained += len(data)
+            raise _Closed
 
     def close(self) -> None:
         """End the connection."""
@@ -428,7 +449,9 @@ class FrontEnd:
         fault."""
         now_s = time.monotonic()
         for pending in [v for v in self._pending if v.deadline_s <= now_s]:
-            self._refuse(pending, f"it did not finish {pending.doing} in {self.limits.handshake_s:g} s")
+            if not pending.refused:
+                self._say_refused(pending, f"it did not finish {pending.doing} in {self.limits.handshake_s:g} s")
+            self._forget(pending)
         if self._paused_until_s is not None and self._paused_until_s <= now_s:
             self._paused_until_s = None
             self._selector.register(self._listener, selectors.EVENT_READ)
@@ -535,8 +558,15 @@ class FrontEnd:
             pending.close()
 
     def _refuse(self, pending: PendingHandshake, reason: str) -> None:
+        self._say_refused(pending, reason)
+        try:
+            pending.refuse(time.monotonic())
+            self._watch(pending)
+        except OSError:
+            self._forget(pending)
+
+    def _say_refused(self, pending: PendingHandshake, reason: str) -> None:
         source = pending.caller.subject if pending.caller else network_of(pending.address)
-        self._forget(pending)
         self._say(pending.caller, (source, reason), pending.refusal(reason), source)
 
     def _say(self, caller: Caller | None, key: object, said: str | Refusal, source: object = None) -> None:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -346,6 +347,54 @@ def test_who_has_to_go_is_not_listened_to_any_more(fleet: TestFleet) -> None:
                 with context.wrap_socket(newcomer) as s:
                     s.sendall(handshake.hello(1))
                     assert answer(s).welcome
+    finally:
+        port.close()
+
+
+def test_who_is_refused_hears_why_though_it_went_on_talking(port: Port, tmp_path: Path) -> None:
+    stranger = TestFleet.make(tmp_path)
+    context = stranger.client_context(stranger.of("c"), tls.ADMISSION)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    session = context.wrap_bio(incoming, outgoing)
+    with port.dial() as s:
+        with pytest.raises(ssl.SSLWantReadError):
+            session.do_handshake()
+        while not finished(session):
+            s.sendall(outgoing.read())
+            incoming.write(s.recv(65_536))
+        session.write(bytes(50_000))
+        s.sendall(outgoing.read())  # its certificate, and more than anybody reads before judging that
+        port.says("its certificate is of another fleet")
+        s.sendall(b"and more")
+        with pytest.raises(ssl.SSLError, match="UNKNOWN_CA"):
+            while True:
+                incoming.write(s.recv(65_536))
+                with suppress(ssl.SSLWantReadError):
+                    session.read(4096)
+    assert port.admitted("a")
+
+
+def finished(session: ssl.SSLObject) -> bool:
+    try:
+        session.do_handshake()
+    except ssl.SSLWantReadError:
+        return False
+    return True
+
+
+def test_who_is_refused_and_never_ends_is_cut_off(fleet: TestFleet) -> None:
+    port = Port(fleet, replace(LIMITS, max_pending_handshakes_per_address=1))
+    port.front_end.start()
+    try:
+        with port.dial("127.0.0.2") as s:
+            s.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            port.says("it does not speak TLS")
+            assert ended(s)  # our side
+            with suppress(ConnectionError):
+                while True:
+                    s.sendall(bytes(65_536))
+        assert port.admitted("a")
     finally:
         port.close()
 
