@@ -88,6 +88,8 @@ LEAVE_S = 10.0  # how long the last frames may take to be acknowledged, and the 
 HURRY_S = 2.0  # how long the last checkpoint may take when the board is stopped
 SLOWEST = 10.0  # deadlines that a frame may take to come in
 _LOOKS = 4  # at how it gets on, in one deadline
+TAKE_S = 1.0  # for frames that wait when the deadline is due
+LATE_S = 2.0  # to wake up: a processor that is merely busy takes less
 LINKS_EVERY_S = 1.0  # links are reported in rounds so far apart: with many neighbours they are half of a record
 
 
@@ -147,6 +149,7 @@ class GossipNode:
         self._timers: dict[Timer, float] = {}
         # Of the round's deadline: see `_still_arriving`.
         self._deadline_s, self._latest_s, self._came_bytes, self._arrival_seen = 0.0, 0.0, 0, False
+        self._due_s: float | None = None  # when it was found due
         self._request: Load | Train | Poll | Finished | Failed | None = None
         self._worker = ThreadPoolExecutor(1, COMPUTE_THREAD_PREFIX) if self._algorithm.listens else None
         self._in_worker = False  # the worker computes, and spans are not ours to open
@@ -296,13 +299,29 @@ class GossipNode:
             return
         timer, at_s = min(self._timers.items(), key=lambda item: item[1])
         if self._now() >= at_s:
-            if timer is Timer.DEADLINE and self._still_arriving():
-                self._timers[timer] = self._now() + self._deadline_s / _LOOKS
-                return
+            if timer is Timer.DEADLINE:
+                if self._took_waiting():
+                    return
+                if self._still_arriving():
+                    self._set_deadline(self._deadline_s / _LOOKS)
+                    return
             del self._timers[timer]
             self._handle(TimerFired(timer))
         else:
             self._wait(at_s)
+
+    def _set_deadline(self, after_s: float) -> None:
+        self._timers[Timer.DEADLINE], self._due_s = self._now() + after_s, None
+
+    def _took_waiting(self) -> bool:
+        """Take in one frame that waits for us: what came before the deadline goes before it, for
+        so long that a neighbour which never ends cannot put it off."""
+        now_s = self._now()
+        self._due_s = now_s if self._due_s is None else self._due_s
+        if now_s - self._due_s > TAKE_S or (event := self._transport.incoming(0.0)) is None:
+            return False
+        self._dispatch(event)
+        return True
 
     def _still_arriving(self) -> bool:
         """Return whether a frame is on its way in, and comes fast enough to be here within SLOWEST
@@ -320,8 +339,19 @@ class GossipNode:
         """Block for one event until then at most, and handle it."""
         with self._span("transmit" if self.traffic.in_flight else "wait"):
             event = self._transport.incoming(None if until_s is None else max(0.0, until_s - self._now()))
+            if until_s is not None and (late_s := self._now() - until_s) > LATE_S:
+                self._stood_still(late_s)
             if event is not None:
                 self._dispatch(event)
+
+    def _stood_still(self, late_s: float) -> None:
+        """Say so, and give the transport time to read what came meanwhile, as long as we were late
+        and a deadline at most: nobody is to blame for what a board did not read."""
+        if Timer.DEADLINE in self._timers:
+            self._set_deadline(min(late_s, self._deadline_s))
+        name = self._spec.name
+        text = f"{name} stood still for {late_s:.1f} s: it was stopped, or its processor had no time for it"
+        self._sink.event(name, "starved", text, seconds=late_s)
 
     def _dispatch(self, event: MeshEvent) -> None:
         match event:
@@ -383,6 +413,7 @@ class GossipNode:
                 case SetTimer(timer, float() | int() as after_s):
                     self._timers[timer] = self._now() + after_s
                     if timer is Timer.DEADLINE:
+                        self._due_s = None
                         self._deadline_s, self._arrival_seen = after_s, False
                         self._latest_s = self._now() + SLOWEST * after_s
                         self._came_bytes = self._transport.arriving()[0]

@@ -19,7 +19,7 @@ from edgegossip import recipe as recipes
 from edgegossip.engine.joining import Patience, RemoteMembers
 from edgegossip.engine.node import neighbours_of
 from edgegossip.gossip import topologies
-from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, TransportEvent, Verdict
+from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, TransportEvent, Verdict, Woken
 from edgegossip.modelfile import ModelFile, best_files
 from edgegossip.node.gossip_node import GossipNode, Model
 from edgegossip.node.meters import NodeMeters
@@ -419,6 +419,69 @@ def test_a_deadline_waits_for_a_frame_that_goes_on_arriving(
     board.node.run()
     assert "suspect" in board.sink.names()
     assert at_least_s <= link.now_s <= at_most_s
+
+
+# A board that was stopped
+
+
+class Stopped(MemoryTransport):
+    """Of which the process stands still for `asleep_s` when it waits for b in round 0. What b sent
+    meanwhile is handed out some time after it woke up."""
+
+    now_s, asleep_s, after_s = 0.0, 60.0, 0.0
+
+    def incoming(self, timeout_s: float | None) -> TransportEvent | None:
+        if not self.events.empty() and (self.now_s < self.asleep_s or self.now_s >= self.asleep_s + self.after_s):
+            return super().incoming(0.0)
+        if timeout_s is None or (timeout_s and self.now_s < self.asleep_s):  # the deadline was set, or is not yet
+            self.now_s = self.asleep_s
+            self.peers["b"].sends("a")
+        self.now_s += timeout_s or 0.0
+        return None
+
+
+class Answers(MemoryTransport):
+    """Is b's end: keeps what came, and sends the same on."""
+
+    def sends(self, to: str) -> None:
+        while not self.events.empty():
+            event = self.events.get()
+            assert isinstance(event, Received)
+            self.peers[to].events.put(Received(self.node, event.data))
+
+
+@pytest.mark.parametrize("after_s", [0.0, 3.0])
+@pytest.mark.parametrize("asleep_s", [9.0, 60.0])
+def test_a_board_that_wakes_up_blames_nobody_for_what_it_did_not_read(after_s: float, asleep_s: float) -> None:
+    ends = Stopped("a"), Answers("b")
+    ends[0].asleep_s, ends[0].after_s = asleep_s, after_s
+    ends[0].peers["b"], ends[1].peers["a"] = ends[1], ends[0]
+    settings = {"run.rounds": 1, "gossip.deadline_s": 5.0, "gossip.topology": "complete"}
+    workload = Quadratic(np.ones(VALUES, np.float32))
+    board = Board("a", ends[0], workload, members=("a", "b"), settings=settings, named={"now": lambda: ends[0].now_s})
+    board.node.run()
+    assert "suspect" not in board.sink.names() and board.sink.rows[0][2]["gossip/heard"] == 1
+    assert "starved" in board.sink.names()
+
+
+class Flooded(MemoryTransport):
+    """Always has something to tell."""
+
+    now_s = 0.0
+
+    def incoming(self, timeout_s: float | None) -> TransportEvent | None:
+        self.now_s += 0.1
+        return super().incoming(0.0) or Woken()
+
+
+def test_a_flood_puts_off_no_deadline() -> None:
+    link = Flooded("a")
+    link.peers["b"] = MemoryTransport("b")
+    settings = {"run.rounds": 1, "gossip.deadline_s": 5.0, "gossip.topology": "complete"}
+    workload = Quadratic(np.ones(VALUES, np.float32))
+    board = Board("a", link, workload, members=("a", "b"), settings=settings, named={"now": lambda: link.now_s})
+    board.node.run()
+    assert "suspect" in board.sink.names() and 5.0 <= link.now_s <= 10.0
 
 
 # Asynchronous
