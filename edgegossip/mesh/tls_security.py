@@ -12,6 +12,7 @@ import secrets
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ from edgegossip.mesh.base import MeshLimits
 from edgegossip.mesh.connections import CallerGone, Security, Tell, Unreachable
 from edgegossip.security import handshake, tls
 from edgegossip.security.admission import Admission, Caller
+from edgegossip.security.certificates import certificate_from_pem
 from edgegossip.security.front_end import FrontEnd
 from edgegossip.security.identity import CERTIFICATE, KEY, Identity, stamp
 from edgegossip.security.names import Role, Subject, serial_name, subject_of
@@ -96,7 +98,7 @@ class Credentials:
             self.channel = grpc.ssl_channel_credentials(authority, key, pem)
             self.server = grpc.ssl_server_certificate_configuration([(key, pem)], authority)
             self._shown = pem, key
-        self._taken = taken
+        self._taken, self.end_s = taken, certificate_from_pem(pem).valid[1]
 
     def _stamps(self) -> tuple[object, ...]:
         return tuple(map(stamp, self._files))
@@ -285,12 +287,16 @@ class TlsSecurity(Security):
 
     @override
     async def watch(self) -> None:
-        told = False
+        told, expired = False, 0.0
         while True:
             await asyncio.sleep(_LOOK_S)
             await self._look()
             if self._files.stale:
                 await asyncio.to_thread(self._look_at_credentials)
+            if self._files.end_s < time.time() and expired != self._files.end_s:
+                expired = self._files.end_s
+                dates = tls.out_of_date(True, time.time(), self.identity.subject.name)
+                self._tell(None, f"our own certificate {dates}; connections that stand go on, no new one will be made")
             if self._front_end is not None and not self._front_end.alive and not told:
                 told = True
                 text = "the front end of this board does not work any more, so no peer can connect: restart the board"

@@ -16,7 +16,7 @@ from typing import Any
 
 from edgegossip.security.identity import Identity, OtherFleet
 from edgegossip.security.names import Role, Subject
-from edgegossip.security.tls import peer_of
+from edgegossip.security.tls import out_of_date, peer_of
 from edgegossip.types import EdgegossipError, NodeId, PeerError
 
 REVOKED = "its certificate was revoked"
@@ -124,12 +124,10 @@ class Admission:
             subject, certificate = self.identity.signer(role, data, signature)
         except OtherFleet:  # in the words that TLS has for it
             raise PeerError("its certificate is of another fleet") from None
-        begin, end = certificate.valid
-        if self._clock() > end:
-            cure = f"edgegossip fleet add --again {subject.name}"
-            raise PeerError(f"the certificate of {subject.name} has expired: issue a new one with `{cure}`")
-        if self._clock() < begin:
-            raise PeerError(f"the certificate of {subject.name} is not valid yet: check the clocks")
+        begin_s, end_s = certificate.valid
+        if not begin_s <= (now_s := self._clock()) <= end_s:
+            dates = out_of_date(now_s > end_s, now_s, subject.name)
+            raise PeerError(f"the certificate of {subject.name} {dates}")
         if subject.name not in among:
             raise PeerError(f"{subject.name} is not a board of this run; the boards are {', '.join(among)}")
         return Caller(subject, certificate.serial)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import re
 import ssl
+import time
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 from edgegossip.security.certificates import Certificate
@@ -25,8 +27,6 @@ _NO_CHECK_TIME = ssl.VerifyFlags(0x200000)  # X509_V_FLAG_NO_CHECK_TIME of OpenS
 # X509_V_ERR_* of OpenSSL (x509_vfy.h)
 _VERIFY = {
     7: "its certificate is forged: the signature does not fit",
-    9: "its certificate is not valid yet: check the clocks of both boards",
-    10: "its certificate has expired: issue a new one with `edgegossip fleet add --again`",
     18: "its certificate is self-signed: it must come from `edgegossip fleet add`",
     19: "its certificate is of another fleet",
     20: "its certificate is of another fleet",
@@ -35,6 +35,7 @@ _VERIFY = {
     26: "its certificate is for another use",
     62: "its certificate is for another name",
 }
+_NOT_YET, _EXPIRED = 9, 10
 _NOT_TLS = (
     "HTTP_REQUEST|WRONG_VERSION_NUMBER|PACKET_LENGTH|RECORD_TOO|UNKNOWN_PROTOCOL|RECORD_LAYER_FAILURE|HTTPS_PROXY"
 )
@@ -83,7 +84,7 @@ class CallerContext(ssl.SSLContext):
         self.verify_flags &= ~_NO_CHECK_TIME
         begin_s, end_s = certificate.valid
         if not begin_s <= now_s <= end_s:
-            raise PeerError(_VERIFY[10 if now_s > end_s else 9])
+            raise PeerError(f"its certificate {out_of_date(now_s > end_s, now_s)}")
 
     def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
         """Shake hands as the standard one does. Raises PeerError when it is somebody else who
@@ -166,12 +167,22 @@ def peer_of(certificate: Mapping[str, Any] | None, fleet: str) -> tuple[Subject,
 def words(error: Exception) -> str:
     """Say why a handshake failed: one clause about the other side."""
     if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in (_NOT_YET, _EXPIRED):
+            return f"its certificate {out_of_date(error.verify_code == _EXPIRED, time.time())}"
         return _VERIFY.get(error.verify_code, f"its certificate is not valid: {error.verify_message}")
     if isinstance(error, ssl.SSLError):
         return words_of(error.reason or str(error))
     if isinstance(error, ConnectionError):
         return "it ended the connection during the TLS handshake"
     return str(getattr(error, "strerror", None) or error).lower()
+
+
+def out_of_date(expired: bool, now_s: float, name: str = "NAME") -> str:
+    """Say that a certificate is, and by whose clock: it may be that one which is wrong."""
+    what = "has expired" if expired else "is not valid yet"
+    today = datetime.fromtimestamp(now_s, UTC).date()
+    new = f"issue a new one with `edgegossip fleet add --again {name}`"
+    return f"{what} by the clock here, which says {today}: if that is right, {new}"
 
 
 def words_of(reason: str) -> str:

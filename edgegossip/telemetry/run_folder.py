@@ -170,7 +170,7 @@ class RunFolder(RecordSink):
                 raise HostError(f"the run folder {self.path} is closed")
             try:
                 if self._lost:
-                    self._say_what_is_missing(record.node)
+                    self._say_what_is_missing(record)
                 write_all(self._metrics_fd if isinstance(record, MetricsRecord) else self._events_fd, line)
                 if isinstance(record, EventRecord) and record.name == HOLDS:
                     self._note_holdings(record)
@@ -197,13 +197,13 @@ class RunFolder(RecordSink):
                 "there until the disk takes them again"
             )
 
-    def _say_what_is_missing(self, node: NodeId) -> None:
+    def _say_what_is_missing(self, before: Record) -> None:
         """Raises OSError while the disk takes nothing yet. A newline first: the last line may be
-        torn."""
+        torn. `before` may have waited in a queue: what is missing is older than that."""
         for fd in (self._metrics_fd, self._events_fd):
             write_all(fd, b"\n")
         text = f"{self._lost} records are missing here: the disk took none for a while"
-        event = EventRecord(node, self.elapsed_s(), "records-lost", text, {"records": self._lost})
+        event = EventRecord(before.node, before.t_s, "records-lost", text, {"records": self._lost})
         write_all(self._events_fd, to_line(event))
         self._lost = 0
 

@@ -429,13 +429,14 @@ class Stopped(MemoryTransport):
     meanwhile is handed out some time after it woke up."""
 
     now_s, asleep_s, after_s = 0.0, 60.0, 0.0
+    wakes: Callable[[], None]
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
         if not self.events.empty() and (self.now_s < self.asleep_s or self.now_s >= self.asleep_s + self.after_s):
             return super().incoming(0.0)
         if timeout_s is None or (timeout_s and self.now_s < self.asleep_s):  # the deadline was set, or is not yet
             self.now_s = self.asleep_s
-            self.peers["b"].sends("a")
+            self.wakes()
         self.now_s += timeout_s or 0.0
         return None
 
@@ -456,6 +457,7 @@ def test_a_board_that_wakes_up_blames_nobody_for_what_it_did_not_read(after_s: f
     ends = Stopped("a"), Answers("b")
     ends[0].asleep_s, ends[0].after_s = asleep_s, after_s
     ends[0].peers["b"], ends[1].peers["a"] = ends[1], ends[0]
+    ends[0].wakes = lambda: ends[1].sends("a")  # type: ignore[method-assign]
     settings = {"run.rounds": 1, "gossip.deadline_s": 5.0, "gossip.topology": "complete"}
     workload = Quadratic(np.ones(VALUES, np.float32))
     board = Board("a", ends[0], workload, members=("a", "b"), settings=settings, named={"now": lambda: ends[0].now_s})

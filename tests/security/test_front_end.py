@@ -368,11 +368,15 @@ def test_who_is_refused_hears_why_though_it_went_on_talking(port: Port, tmp_path
         port.says("its certificate is of another fleet")
         s.sendall(b"and more")
         with pytest.raises(ssl.SSLError, match="UNKNOWN_CA"):
-            while True:
-                incoming.write(s.recv(65_536))
-                with suppress(ssl.SSLWantReadError):
-                    session.read(4096)
+            read_on(session, incoming, s)
     assert port.admitted("a")
+
+
+def read_on(session: ssl.SSLObject, incoming: ssl.MemoryBIO, s: socket.socket) -> None:
+    while True:
+        incoming.write(s.recv(65_536))
+        with suppress(ssl.SSLWantReadError):
+            session.read(4096)
 
 
 def finished(session: ssl.SSLObject) -> bool:

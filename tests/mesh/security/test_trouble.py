@@ -7,13 +7,17 @@ import errno
 import os
 import socket
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.base import Notice
 from edgegossip.security import front_end
+from edgegossip.security.certificates import certificate_from_pem
+from edgegossip.security.identity import CERTIFICATE
 from edgegossip.security.limits import endpoint
 from edgegossip.types import HostError
 from tests.mesh.security.support import LIMITS, admission_handshake, dial, ended, left, others
@@ -113,3 +117,15 @@ def test_a_front_end_that_ended_is_told_of(fleet, monkeypatch):
 
         a._security._front_end._do(end)
         wait_for(a, Notice, lambda n: n.text.startswith("the front end of this board does not work any more"))
+
+
+def test_a_certificate_that_ends_during_a_run_is_told_of_once(fleet, monkeypatch):
+    """Connections that stand are not looked at again."""
+    monkeypatch.setattr("edgegossip.mesh.tls_security._LOOK_S", 0.05)
+    with GrpcTransport("a", RUN, limits=LIMITS, security=fleet.security("a")) as a:
+        certificate = fleet.folder("a") / CERTIFICATE
+        end_s = certificate_from_pem(certificate.read_bytes()).valid[1]
+        monkeypatch.setattr("edgegossip.mesh.tls_security.time", SimpleNamespace(time=lambda: end_s + 1.0))
+        wait_for(a, Notice, lambda n: n.text.startswith("our own certificate has expired by the clock here"))
+        time.sleep(0.3)
+        assert a.incoming(0.0) is None

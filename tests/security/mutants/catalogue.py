@@ -200,13 +200,17 @@ MUTANTS = (
         "expired-comes-in",
         "an expired certificate signs",
         schedules.admission,
-        Edit(ADMISSION + "by_signature", "if self._clock() > end:", "if False:"),
+        Edit(ADMISSION + "by_signature", "<= end_s:", ":"),
     ),
     Mutant(
         "not-yet-valid-comes-in",
         "a certificate signs before its time",
         schedules.admission,
-        Edit(ADMISSION + "by_signature", "if self._clock() < begin:", "if False:"),
+        Edit(
+            ADMISSION + "by_signature",
+            "begin_s <= (now_s := self._clock()) <= end_s",
+            "(now_s := self._clock()) <= end_s",
+        ),
     ),
     Mutant(
         "list-is-no-news",
