@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import signal
@@ -17,7 +18,7 @@ import click
 
 from edgegossip import __version__
 from edgegossip.choices import did_you_mean
-from edgegossip.types import COMPUTE_THREAD_PREFIX, EXIT_BUG, EXIT_INTERRUPTED, EdgegossipError
+from edgegossip.types import COMPUTE_THREAD_PREFIX, EXIT_BUG, EXIT_HOST, EXIT_INTERRUPTED, EdgegossipError
 
 
 class _Entry(NamedTuple):
@@ -138,6 +139,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         hint = "set EDGEGOSSIP_DEBUG=1 for the traceback, and please report it"
         if _comes_of_interrupt(error):
             code = _fail("interrupted", EXIT_INTERRUPTED)
+        elif isinstance(error, OSError) and error.errno in _THE_DISKS:
+            code = _fail(f"{error.filename or 'the disk'}: {error.strerror}", EXIT_HOST)
         else:
             code = _fail(f"unexpected {type(error).__name__}: {error} ({hint})", EXIT_BUG)
     signal.setitimer(signal.ITIMER_REAL, 0)  # what comes again has come
@@ -148,6 +151,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+_THE_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # troubles that are nobody's mistake
 
 
 def _fail(text: str, code: int) -> int:

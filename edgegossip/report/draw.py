@@ -24,6 +24,7 @@ from edgegossip.report.style import LIGHT, MATPLOTLIB, SERIES, TEST, TEXTURES, T
 from edgegossip.report.units import bytes_text, printable, seconds_text
 from edgegossip.telemetry.records import EVALUATED, PARTS, score_text
 from edgegossip.telemetry.summary import evaluated_by
+from edgegossip.types import HostError
 
 INK, MUTED = LIGHT["ink"], LIGHT["muted"]
 
@@ -59,7 +60,7 @@ def new_figure(width_in: float, height_in: float, title: str) -> Figure:
 def save(figure: Figure, path: Path) -> Path:
     """Label the panels of a figure, write it as what the path's name ends with (.png, .svg, .pdf),
     and return where it is. A box stands for each character of a name that the font lacks, and no
-    warning."""
+    warning. Raises HostError where the disk does not take it."""
     panels = [axes for axes in figure.axes if axes.axison and axes.get_label() != "<colorbar>"]
     for k, axes in enumerate(panels if len(panels) > 1 else ()):
         axes.set_title(
@@ -68,7 +69,11 @@ def save(figure: Figure, path: Path) -> Path:
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")
-        figure.savefig(path, dpi=150, metadata=undated)
+        try:
+            figure.savefig(path, dpi=150, metadata=undated)
+        except OSError as error:
+            path.unlink(missing_ok=True)  # half of a picture is none
+            raise HostError(f"cannot write {path}: {error.strerror or error}") from None
     return path
 
 

@@ -35,7 +35,10 @@ def write_plots(run_dir: Path, figures: Figures = Figures()) -> list[Path]:
     if curves.t_s.size == 0 and run.partition is None:
         raise DataError(f"{run_dir} has no records to draw yet")
     title, folder = figures.title(run_title(run, summary)), Path(run_dir) / "plots"
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise HostError(f"cannot make {folder}: {error.strerror}") from None
     written: list[Path] = []
     if curves.t_s.size:
         written.append(draw_learning(curves, title, figures.path(folder, "learning"), summary))

@@ -59,6 +59,10 @@ def sleep():
 def bug():
     threading.Lock().release()
 
+def full():
+    with open("/dev/full", "w") as file:
+        file.write("x")
+
 @click.command
 @click.argument("where")
 def command(where):
@@ -67,13 +71,15 @@ def command(where):
 MAIN = "import sys; from edgegossip.cli import main; import own; main.cli.add_command(own.command); main.main(sys.argv[1:])"
 
 
-@pytest.mark.parametrize("where", ["finaliser", "callback", "dropped", "cleaning", "lock", "sleep", "bug"])
+@pytest.mark.parametrize("where", ["finaliser", "callback", "dropped", "cleaning", "lock", "sleep", "bug", "full"])
 def test_an_interrupt_is_never_lost(where: str, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(COMMAND)
     command = [sys.executable, "-c", MAIN, "command", where]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
     if where == "bug":
         assert done.returncode == 1 and "unexpected RuntimeError" in done.stderr
+    elif where == "full":  # what nobody foresaw is the disk's fault all the same
+        assert done.returncode == 4 and done.stderr == "edgegossip: the disk: No space left on device\n"
     else:
         told = [line for line in done.stderr.splitlines() if line.startswith(("edgegossip:", "cleaned"))]
         assert done.returncode == 130 and told == ["cleaned up"] * (where == "cleaning") + ["edgegossip: interrupted"]

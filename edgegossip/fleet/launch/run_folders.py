@@ -122,7 +122,10 @@ def conclude(folder: RunFolder, *, plots: bool, as_json: bool) -> int:
         if plots and trouble is None:
             from edgegossip.report.web.page import write_page
 
-            click.echo(f"page {write_page([path], path / 'report.html')}")
+            try:
+                click.echo(f"page {write_page([path], path / 'report.html')}")
+            except HostError as error:
+                click.echo(f"no page: {error}", err=True)
     if trouble is not None:
         raise trouble
     return exit_code(summary)

@@ -20,3 +20,24 @@ def test_a_run_without_a_round_ends_with_its_own_exit_code(tmp_path: Path, capsy
     assert conclude(folder, plots=True, as_json=False) == 6
     out = capsys.readouterr().out
     assert "fits none of its neighbours" in out and "page " in out and "plot " not in out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("what", ["plots/learning.png", "plots", "report.html"])
+def test_a_disk_that_takes_no_picture_and_no_page_does_not_fail_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    folder = RunFolder.create(tmp_path, "x", '[run]\nmode = "gossip"\nrounds = 3\n', {})
+    folder.write_run(bytes(8), ("board-0",))
+    for step in range(3):
+        folder.metrics("board-0", step, {"train/loss": 1.0})
+    folder.event("board-0", "finished", "board-0 finished")
+    folder.close()
+    (folder.path / what).parent.mkdir(exist_ok=True)
+    if what == "report.html":
+        (folder.path / what).mkdir()  # cannot be replaced
+    else:
+        (folder.path / what).symlink_to("/dev/full")
+    assert conclude(folder, plots=True, as_json=False) == 0
+    out, err = capsys.readouterr()
+    assert "run folder " in out and err.startswith("no page: " if what == "report.html" else "no plots: ")
