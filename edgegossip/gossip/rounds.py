@@ -12,7 +12,8 @@ What else may happen, and what becomes of it:
 - A neighbour is down (`membership`): it is neither waited for nor counted.
 - A neighbour is silent (`tick`): past the deadline the round goes on without it. With a quorum the
   rest gets only a little longer (`_linger`); with bounded staleness s, news that is at most s
-  rounds old will do (`_silent`).
+  rounds old will do (`_silent`). Who was silent for two deadlines is waited for no more until it
+  sends again (`Reliance`): its news counts when it comes, and costs nobody time.
 - A message comes before its round: it is kept, encoded, until that begins (`_keep`, `_enter`).
   Since an edge keeps its order, it also shows that this round's message was lost, and nobody waits
   for that any more (`_lost`).
@@ -80,6 +81,29 @@ class Stepped:
     sent: frozenset[int] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Reliance:
+    """Says how far a neighbour can be relied on to send. One that lets deadlines pass has to send
+    messages of further rounds, in time or late, before it may cost another; each time twice as
+    many. So over R rounds it costs 2 + log2(R) deadlines, whatever it does, and one that is only
+    slow is waited for."""
+
+    FREE = 2  # deadlines
+
+    missed: int = 0  # deadlines that this node waited for in vain
+    sent: int = 0  # messages of further rounds since then
+    newest: Round = -1  # that it has sent a message of
+
+    @property
+    def holds(self) -> bool:
+        """Whether a round waits for it."""
+        return self.missed < self.FREE or self.sent >= 1 << (self.missed - self.FREE)
+
+    def miss(self) -> Reliance:
+        """Return what is left after one more deadline."""
+        return replace(self, missed=self.missed + 1, sent=0)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
     """Holds one node's state. Immutable; arrays and mappings in it are never written to once they
@@ -100,6 +124,7 @@ class State:
     lingering: bool = False  # the quorum is there
     sessions: int = 0  # that this process has opened
     claims: Mapping[int, Round] = field(default_factory=dict)  # who says we are far behind; their round
+    reliance: Mapping[int, Reliance] = field(default_factory=dict)  # on who has let a deadline pass
     late: int = 0  # messages of a round that was over, dropped
     duplicates: int = 0  # second messages of one sender and round, dropped
 
@@ -191,6 +216,7 @@ class Synchronous(GossipAlgorithm[State]):
             lingering=False,
             sessions=0,
             claims={},
+            reliance={},
         )
 
     @override
@@ -213,7 +239,10 @@ class Synchronous(GossipAlgorithm[State]):
         lost = self._all_lost(s)
         if lost is None:
             s, actions = self._linger(s)
-            return s, [*reminders, *sends, SetTimer(s.view.deadline_s), *actions]
+            # With nobody to rely on a node would run away from the others, and each of its rounds
+            # costs it only this much.
+            wait_s = s.view.deadline_s if self._relied(s) else min(self.linger_s, s.view.deadline_s)
+            return s, [*reminders, *sends, SetTimer(wait_s), *actions]
         # All that there will be was here before: neighbours were faster, are down, or it was lost.
         s, actions = self._finish(s, lost, f"its message of round {s.round} was lost")
         return s, [*reminders, *sends, *actions]
@@ -228,6 +257,10 @@ class Synchronous(GossipAlgorithm[State]):
         if frame.kind == Kind.STATE:
             return self._receive_state(s, sender, frame)
         messages.admit(s.view, s.index, sender, frame, self.scheme.kind)
+        known = s.reliance.get(sender)
+        if known is not None and known.newest < frame.round <= s.round + self._ahead(s):
+            more = replace(known, sent=known.sent + 1, newest=frame.round)
+            s = replace(s, reliance={**s.reliance, sender: more})
         return self._receive_next(s, sender, frame) if self.scheme.streams else self._receive_single(s, sender, frame)
 
     @override
@@ -237,6 +270,9 @@ class Synchronous(GossipAlgorithm[State]):
         if not missing:
             return s, []
         waited = f"{self.linger_s:g} s after the others" if s.lingering else f"{s.view.deadline_s:g} s"
+        if not s.lingering and self._relied(s):
+            less = {j: s.reliance.get(j, Reliance()).miss() for j in missing}
+            s = replace(s, reliance={**s.reliance, **less})
         return self._finish(s, missing, f"no message of round {s.round} within {waited}")
 
     @override
@@ -307,9 +343,15 @@ class Synchronous(GossipAlgorithm[State]):
         """Yield in-neighbours that are up, of whom there is no news that is new enough, and no
         refused message either."""
         oldest, in_, phase = s.round - self.staleness, s.in_, self._phase(s, s.round)
-        for j in s.ctx.awaited:
+        for j in self._relied(s) or s.ctx.awaited:
             if j not in s.refused and in_.get((j, phase), NO_IN_EDGE).round < oldest:
                 yield j
+
+    def _relied(self, s: State) -> tuple[int, ...]:
+        """Return in-neighbours that are up and may cost a deadline."""
+        if not s.reliance:
+            return s.ctx.awaited
+        return tuple([j for j in s.ctx.awaited if j not in s.reliance or s.reliance[j].holds])
 
     def _lost(self, s: State, j: int) -> bool:
         """Tell whether this round's message of j will not come, because one of a later round is
@@ -351,7 +393,7 @@ class Synchronous(GossipAlgorithm[State]):
         """Shorten the wait once the quorum is there."""
         if s.lingering or self.quorum >= 1.0:
             return s, []
-        awaited = len(s.ctx.awaited)
+        awaited = len(self._relied(s))
         if awaited - len(self._missing(s)) < self.quorum * awaited:
             return s, []
         return replace(s, lingering=True), [SetTimer(min(self.linger_s, s.view.deadline_s))]

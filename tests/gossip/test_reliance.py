@@ -1,0 +1,91 @@
+"""A neighbour that does not send costs two deadlines, and one more each time that it has sent twice
+as many messages; whoever is merely slow is waited for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from edgegossip import gossip
+
+SYNCHRONOUS = [name for name in gossip.names() if not gossip.get(name).asynchronous]
+DEADLINE_S = 5.0  # the fleet's
+ODD = 0  # the node that sends late or never
+
+
+def play(fleet: Any, rounds: int, comes: Callable[[int, float], bool]) -> list[float]:
+    """Return how long node 1 waited in each round. `comes(round, waited_s)`: whether the odd node's
+    messages of a round arrive once the others have waited for so long; others' arrive at once."""
+    waited, nodes = [], range(len(fleet.members))
+    late: list[Any] = []
+    for round in range(rounds):
+        fleet.step_all()
+        spent_s = 0.0
+        while True:
+            late += [mail for mail in fleet.mail if mail[1].sender == fleet.members[ODD]]
+            fleet.mail[:] = [mail for mail in fleet.mail if mail not in late]
+            if comes(round, spent_s):
+                fleet.mail, late = fleet.mail + late, []
+            if fleet.mail:
+                fleet.deliver()
+                continue
+            waiting = [node for node in nodes if fleet.states[node].stepped is not None]
+            if not waiting:
+                break
+            spent_s += fleet.timers[waiting[-1]]
+            for node in waiting:
+                fleet.tick(node)
+        waited.append(spent_s)
+    return waited
+
+
+def fleet_of(make_fleet: Any, algorithm: str, **params: Any) -> Any:
+    fleet = make_fleet("complete", nodes=4, algorithm=algorithm, alike=True, **params)
+    fleet.say_hello()
+    return fleet
+
+
+@pytest.mark.parametrize("algorithm", SYNCHRONOUS)
+def test_who_never_sends_costs_two_deadlines(make_fleet: Any, algorithm: str) -> None:
+    waited = play(fleet_of(make_fleet, algorithm), 12, lambda _round, _s: False)
+    assert waited == [DEADLINE_S] * 2 + [0.0] * 10
+
+
+@pytest.mark.parametrize("algorithm", SYNCHRONOUS)
+def test_who_always_sends_too_late_costs_a_logarithm_of_the_rounds(make_fleet: Any, algorithm: str) -> None:
+    rounds = 128
+    waited = play(fleet_of(make_fleet, algorithm), rounds, lambda _round, s: s >= DEADLINE_S)
+    assert 2 < sum(s > 0 for s in waited) <= 3 + math.log2(rounds)
+
+
+@pytest.mark.parametrize("algorithm", SYNCHRONOUS)
+def test_who_was_away_for_a_while_is_waited_for_again(make_fleet: Any, algorithm: str) -> None:
+    fleet = fleet_of(make_fleet, algorithm)
+    assert play(fleet, 10, lambda _round, _s: False)[2:] == [0.0] * 8
+    assert play(fleet, 10, lambda _round, _s: True) == [0.0] * 10
+    assert play(fleet, 1, lambda _round, _s: False) == [DEADLINE_S]  # it is relied on
+
+
+def test_repeating_itself_makes_nobody_reliable(make_fleet: Any) -> None:
+    fleet = fleet_of(make_fleet, "dpsgd")
+    play(fleet, 2, lambda _round, _s: False)
+    fleet.step_all()
+    message = next(mail for mail in fleet.mail if mail[1].sender == fleet.members[ODD])
+    fleet.deliver_all()
+    fleet.mail = [message] * 64
+    fleet.deliver_all()
+    assert play(fleet, 8, lambda _round, _s: False).count(DEADLINE_S) <= 1
+
+
+def test_with_nobody_to_rely_on_a_round_takes_the_linger(make_fleet: Any) -> None:
+    """A node that hears nothing does not run away from those whom it does not hear."""
+    fleet = make_fleet("ring", nodes=4, linger_s=0.5)
+    for waits in (DEADLINE_S, DEADLINE_S, 0.5, 0.5):
+        fleet.step_all()
+        fleet.mail.clear()
+        assert fleet.timers[1] == waits
+        for node in range(4):
+            fleet.tick(node)
