@@ -43,8 +43,9 @@ class DPsgd(Symmetric):
             return Symmetric.publish(self, m, local, ctx, to)
         codec: Float = ctx.view.codec  # type: ignore[assignment]
         base = local.moved(m.x)
-        body = _encode(codec, m.x, base, ctx.view)
-        error = 0.0 if isinstance(codec, Fp32) else _encoding_error(codec, body, m.x, base, ctx.view.layout)
+        said = m.x if self.rule is before else base
+        body = _encode(codec, said, base, ctx.view)
+        error = 0.0 if isinstance(codec, Fp32) else _encoding_error(codec, body, said, base, ctx.view.layout)
         early = m.early
         m = replace(m, x=base, start=base, base=base, early=None, body=body)
         if early is not None:
@@ -76,7 +77,7 @@ class DPsgd(Symmetric):
         return replace(self._clean(m), x=m.base, row=row), m.gathered.spread
 
     def _lean(self, ctx: RoundContext) -> bool:
-        lean = self.rule is before and not self.keeps and isinstance(ctx.view.codec, Float)
+        lean = self.fragments == 1 and not self.keeps and isinstance(ctx.view.codec, Float)
         return lean and len(ctx.neighbours.in_) == 1
 
     def _add(self, m: Mixing, body: Body, ctx: RoundContext) -> Mixing:
@@ -105,15 +106,16 @@ def _parts(codec: Float, body: Body, part: slice) -> Iterator[tuple[int, Vec]]:
 
 
 def _encode(codec: Float, x: Vec, base: Vec, view: NodeView) -> Body:
-    """Encode what `before` publishes: the parameters of x and the statistics of base, without a
-    vector of them where there is room. Raises UsageError when a value is not finite.
+    """Encode the parameters of x and the statistics of base, without a vector of them where there
+    is room. Raises UsageError when a value is not finite.
 
     Where there is, that is so in fp32, too: a message that lends x keeps it until it was sent, and
-    the next round may have begun by then."""
+    the next round may have begun by then. What is base itself is not lent: it becomes the next
+    model in place."""
     layout, cut = view.layout, view.layout.trainable_size
     width, tensors = half.BYTES[codec.name], sum(t.trainable for t in layout.tensors)
     body = view.room(width * layout.size)
-    if body is None and isinstance(codec, Fp32) and cut == layout.size:
+    if body is None and isinstance(codec, Fp32) and cut == layout.size and x is not base:
         return codec.lend(x, layout)
     body = np.empty(width * layout.size, np.uint8) if body is None else body
     for first, last, values in ((0, tensors, x[:cut]), (tensors, len(layout.tensors), base[cut:])):
