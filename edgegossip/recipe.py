@@ -245,7 +245,7 @@ class GossipSection:
     order: str = option(
         "auto",
         "dpsgd, choco-sgd: whether models travel before the local step, which is added to what mixing made of "
-        "them, or after it; auto: as in the algorithm's paper",
+        "them, or after it; auto: as in the algorithm's paper, and after it where a script trains",
         choices=("auto", "adapt-with-combine", "adapt-then-combine"),
         later=True,
     )

@@ -159,10 +159,17 @@ def exact_from(codec: Codec[Any], layout: Layout) -> int:
     """Return from which value of float32[layout.size] on all arrive as they were sent, but for a
     float's rounding: the statistics, which come last, as `for_layout` has it; layout.size where
     they do not."""
-    choose, inside = getattr(codec, "choose", None), getattr(codec, "codecs", (codec,))
     statistics = [t for t in layout.tensors if not t.trainable]
-    exact = all(inside[choose(t) if choose else 0].name in FILES["floats"] for t in statistics)
+    exact = all(_of(codec, t).name in FILES["floats"] for t in statistics)
     return layout.trainable_size if exact else layout.size
+
+
+def _of(codec: Codec[Any], tensor: TensorSpec) -> Codec[Any]:
+    """Return what encodes this tensor, inside of all that wraps it."""
+    choose, found = getattr(codec, "choose", None), getattr(codec, "codec", None)
+    if choose is not None:
+        found = codec.codecs[choose(tensor)]  # type: ignore[attr-defined]
+    return codec if found is None else _of(found, tensor)
 
 
 def from_wire(codec_id: int, params: bytes) -> Codec[Any]:

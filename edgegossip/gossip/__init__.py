@@ -23,7 +23,7 @@ __all__ = ["get", "maker", "names", "topologies"]
 # memory to spare.
 _SCHEMES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "dpsgd": ("symmetric", "dpsgd"),
+        "dpsgd": ("dpsgd", "dpsgd"),
         "deep-squeeze": ("symmetric", "deep_squeeze"),
         "choco-sgd": ("symmetric", "choco_sgd"),
         "sgp": ("push", "sgp"),

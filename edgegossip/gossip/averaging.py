@@ -1,6 +1,6 @@
 """Chooses the averaging rate eta: how far a node goes towards its neighbours.
 
-Two rules, for the two ways of saying a model in few bits (symmetric.py). A difference to a public
+Two rules, for the two ways of saying a model in few bits (publish.py). A difference to a public
 copy shrinks as training converges, and with it what a message gets wrong: eta need only keep the
 recursion stable. A memory of what was lost goes with whole models, which do not shrink: every
 message is wrong by a share of the model itself, for ever, and eta is what that is multiplied by.

@@ -11,7 +11,10 @@ optimization over networks", 2014).
 W_ij (x_j - gamma g(x_j)) (Lin et al. 2021, "Quasi-global momentum", algorithm 1; what most programs
 call D-PSGD). `choco-sgd`: its own is adapt-then-combine (Koloskova et al. 2019, algorithm 2); the
 other is what the authors' deep learning code does (`ParallelCHOCO`): q = C[x - xhat]; xhat <- xhat
-+ q; x <- x - gamma g(x) + eta sum_j W_ij (xhat_j - xhat_i)."""
++ q; x <- x - gamma g(x) + eta sum_j W_ij (xhat_j - xhat_i).
+
+Where a round has many steps, `adapt-with-combine` overshoots: W - s, s the share of the way to its
+own optimum that a board goes in a round, has eigenvalues below -1 already for s < 1."""
 
 from __future__ import annotations
 
@@ -46,17 +49,19 @@ _ONE: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 
 
-def with_order(algorithm: GossipAlgorithm[Any], order: str) -> GossipAlgorithm[Any]:
-    """Return `algorithm` with local step and mixing in one of ORDERS; itself for "auto". Raises
-    ConfigError for another, and where the algorithm does not have it.
+def with_order(algorithm: GossipAlgorithm[Any], order: str, many_steps: bool = False) -> GossipAlgorithm[Any]:
+    """Return `algorithm` with local step and mixing in one of ORDERS; for "auto" itself, or
+    adapt-then-combine where a round has many steps and the algorithm has both. Raises ConfigError
+    for another, and where the algorithm does not have it.
 
     Example:
         algorithm = with_order(gossip.get("dpsgd"), "adapt-then-combine")
     """
     choose("gossip.order", order, dict.fromkeys(ORDERS))
-    if order == "auto":
+    both = algorithm.name in BOTH
+    if order == "auto" and not (both and many_steps):
         return algorithm
-    if algorithm.name in BOTH:
+    if both:
         from edgegossip.gossip.symmetric import after, before
 
         rounds = cast("Any", algorithm)  # `rounds.Synchronous` around a `Symmetric`

@@ -18,7 +18,6 @@ member, three with momentum."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, TypeAlias
@@ -31,7 +30,7 @@ from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import messages
 from edgegossip.gossip.base import Audit, NodeView, Says
 from edgegossip.gossip.requirements import require_complete
-from edgegossip.gossip.scheme import Published, RoundContext, Scheme, Snapshot, Spread
+from edgegossip.gossip.scheme import Published, RoundContext, Scheme, Snapshot, Spread, fingerprint_of
 from edgegossip.types import LocalUpdate, PeerError, Vec
 
 MOST_MESSAGES = 2**32  # the rounds that a frame can number; a count stays there
@@ -71,9 +70,7 @@ class Parallel(Scheme[Streams]):
     name = "parallel-sgd"
     kind = Kind.GRADIENT
     says = Says.UPDATES
-    streams = True
     replicates = True
-    totals = False
 
     @property
     @override
@@ -92,7 +89,7 @@ class Parallel(Scheme[Streams]):
     @override
     def fingerprint(self, m: Streams) -> int:
         """Return the checksum of the first model: the models agree only if they start alike."""
-        return zlib.crc32(m.start.tobytes()) + 1
+        return fingerprint_of(m.start)
 
     @override
     def publish(

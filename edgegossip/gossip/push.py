@@ -19,7 +19,6 @@ float64: float32 would lose mass with every round."""
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -33,10 +32,10 @@ from edgegossip.gossip import messages
 from edgegossip.gossip.averaging import EtaOrDefault
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.messages import MAX_ID, number_of
+from edgegossip.gossip.publish import Compensated, Difference, Plain, Publisher, Publishing, moved
 from edgegossip.gossip.requirements import require_column_stochastic
-from edgegossip.gossip.scheme import Numbers, Published, RoundContext, Snapshot, Spread
+from edgegossip.gossip.scheme import Numbers, Published, RoundContext, Snapshot, Spread, fingerprint_of
 from edgegossip.gossip.streams import incarnation_of
-from edgegossip.gossip.symmetric import Compensated, Difference, Plain, Publisher, Publishing, moved
 from edgegossip.types import LocalUpdate, PeerError, Vec
 
 Key: TypeAlias = tuple[int, int]  # (member index, phase)
@@ -103,9 +102,9 @@ class Push(Publishing[Mass]):
     def init(self, x: Vec, ctx: RoundContext) -> Mass:
         x = x.copy()
         start = np.zeros_like(x) if self.zero_start else x
-        memory, crc = self.publisher.init(start, ctx), zlib.crc32(start.tobytes())
-        incarnation = incarnation_of(ctx.view)
-        return Mass(x.astype(np.float64), 1.0, x, incarnation, memory, start, crc + 1, self.first_rate(ctx))
+        memory, incarnation = self.publisher.init(start, ctx), incarnation_of(ctx.view)
+        eta = self.first_rate(ctx)
+        return Mass(x.astype(np.float64), 1.0, x, incarnation, memory, start, fingerprint_of(start), eta)
 
     @override
     def fingerprint(self, m: Mass) -> int:
@@ -165,7 +164,7 @@ class Push(Publishing[Mass]):
             return m
         x = m.u * model.astype(np.float64)
         start = x.astype(np.float32)
-        memory, fingerprint = self.publisher.reset(m.memory, start), zlib.crc32(start.tobytes()) + 1
+        memory, fingerprint = self.publisher.reset(m.memory, start), fingerprint_of(start)
         return replace(m, x=x, z=model, memory=memory, start=start, fingerprint=fingerprint)
 
     @override

@@ -4,6 +4,7 @@ which `rounds.Synchronous` runs, and what the two exchange."""
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -109,6 +110,14 @@ class Spread:
     distance: float = math.nan  # root mean square of ||x_j - x_i||_2; nan without any
     by_neighbour: Mapping[int, float] = field(default_factory=dict)  # ||x_j - x_i||_2, where each is known
 
+    @classmethod
+    def of(cls, squares: Mapping[int, float]) -> Spread:
+        """Return it of each neighbour's ||x_j - x_i||^2."""
+        if not squares:
+            return cls()
+        mean = math.sqrt(sum(squares.values()) / len(squares))
+        return cls(mean, {j: math.sqrt(square) for j, square in squares.items()})
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
@@ -117,6 +126,11 @@ class Snapshot:
     vectors: Sequence[Vec]  # `Scheme.parts` of them, float32[n]
     numbers: Numbers
     round: Round = 0  # the first one that is not in it
+
+
+def fingerprint_of(start: Vec) -> int:
+    """Return 1..2^32, `Scheme.fingerprint` of replicas that start here."""
+    return zlib.crc32(start.data) + 1
 
 
 class Scheme(Protocol[M]):
@@ -135,6 +149,7 @@ class Scheme(Protocol[M]):
     def streams(self) -> bool:
         """Whether every message counts and must be taken in order; what is lost is then mended by
         `full` and `adopt`."""
+        return self.replicates
 
     @property
     def replicates(self) -> bool:
@@ -145,6 +160,7 @@ class Scheme(Protocol[M]):
     def totals(self) -> bool:
         """Whether both ends of an edge keep totals, which begin at zero when the receiver loses its
         disk."""
+        return False
 
     @property
     def says(self) -> Says:

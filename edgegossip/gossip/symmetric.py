@@ -1,6 +1,6 @@
 """Mixes with symmetric weights: x_i <- x~_i + eta sum_j W_ij (p_j - p_i), p what the nodes made
-public: plain, compensated or as a difference (`Publisher`). The algorithms are at the end: `dpsgd`,
-`deep_squeeze`, `choco_sgd`, `bagua_lp`, `d2`.
+public (publish.py). The algorithms are at the end, `deep_squeeze`, `choco_sgd`, `bagua_lp` and
+`d2`; dpsgd.py has `dpsgd`.
 
 The receiver weighs. A neighbour of whom there is no news is left out and its weight stays with the
 node itself: the row still sums to 1. What i adds of the pair (i, j), j takes off, so the mean of
@@ -10,300 +10,36 @@ out."""
 from __future__ import annotations
 
 import math
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 from typing_extensions import override
 
 from edgegossip import codecs
-from edgegossip.codecs.base import Body, Codec
-from edgegossip.codecs.checks import nonfinite, require_body_bytes
-from edgegossip.codecs.floats import Float, Fp32
-from edgegossip.frame import Frame, Kind
+from edgegossip.codecs.base import Body
+from edgegossip.frame import Frame
 from edgegossip.gossip import messages
-from edgegossip.gossip.averaging import (
-    Eta,
-    EtaOrDefault,
-    default_eta,
-    difference_eta,
-    follows,
-    memory_eta,
-    on_probe,
-    rate_of,
+from edgegossip.gossip.averaging import EtaOrDefault
+from edgegossip.gossip.base import Audit, NodeView
+from edgegossip.gossip.fragments import cut
+from edgegossip.gossip.publish import (
+    Compensated,
+    Difference,
+    Plain,
+    Publisher,
+    Publishing,
+    moved,
+    unmoved,
 )
-from edgegossip.gossip.base import Audit, NodeView, Says
-from edgegossip.gossip.fragments import Fragment, cut
 from edgegossip.gossip.requirements import require_doubly_stochastic, require_honest_majority, require_symmetric
 from edgegossip.gossip.robust import bounded
-from edgegossip.gossip.scheme import Published, RoundContext, Scheme, Snapshot, Spread
+from edgegossip.gossip.scheme import Published, RoundContext, Snapshot, Spread, fingerprint_of
 from edgegossip.layout import Layout
-from edgegossip.native import half
 from edgegossip.types import ConfigError, LocalUpdate, Round, Vec
 
-M = TypeVar("M")
-P = TypeVar("P")
-
 D2_MARGIN = 1e-6  # of d2's averaging rate below what the graph allows
-
-_NONE: Mapping[tuple[int, int], Vec] = {}
-
-
-# -- What is published of a vector v: the three ways in which compressed gossip differs
-#
-# plain: C[v]. compensated: C[v + e], what was lost is kept in e and sent later (Tang et al. 2019,
-# DeepSqueeze, algorithm 1). difference: the public copy xhat moves by C[v - xhat], which vanishes
-# as v converges (Koloskova et al. 2019, CHOCO-SGD, algorithm 2). Push-sum has the same three.
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Announced:
-    """Holds one message and what receivers know after it."""
-
-    body: Body
-    public: Vec  # float32[n]
-    relative_error: float  # ||decoded - meant|| / ||meant||, 0 when both vanish
-    own: Mapping[int, tuple[Body, Vec]] = field(default_factory=dict)  # instead, for receivers that get a finer one
-
-    @property
-    def bodies(self) -> dict[int, Body] | None:
-        """The messages of these receivers; None without any."""
-        return {k: body for k, (body, _) in self.own.items()} or None
-
-
-class Publisher(Protocol[P]):
-    """Publishes a vector in few bits, by the memory of what was published before."""
-
-    @property
-    def replicates(self) -> bool:
-        """Whether receivers keep the public vector and messages move it on."""
-
-    @property
-    def says(self) -> Says:
-        """Whether later messages make up for what one loses."""
-
-    def init(self, start: Vec, ctx: RoundContext) -> P:
-        """Return the memory before the first message. `start`, float32[n]: what replicas start
-        from; kept, not copied."""
-
-    def publish(self, memory: P, v: Vec, local: LocalUpdate, ctx: RoundContext) -> tuple[P, Announced]:
-        """Encode v, float32[n], by the memory of what was published before."""
-
-    def reset(self, memory: P, v: Vec) -> P:
-        """Return the memory of a node that has another vector, which has nothing to do with what it
-        published before."""
-
-    def public(self, memory: P, phase: int) -> Vec | None:
-        """Return what receivers hold now, float32[n], if they hold anything."""
-
-    def rate(self, codec: Codec[Any]) -> float:
-        """Return the averaging rate with this codec where none is given."""
-
-    def followed(self, codec: Codec[Any]) -> float:
-        """Return the same of a message where each has bytes of its own (`averaging.rate_of`)."""
-        return self.rate(codec)
-
-
-@dataclass(frozen=True, slots=True)
-class Plain(Publisher[Any]):
-    """Publishes C[v], to each neighbour with as many bytes as its link is allowed. Its memory is
-    the codec's state."""
-
-    replicates = False
-    says = Says.MODELS
-
-    @override
-    def init(self, start: Vec, ctx: RoundContext) -> Any:
-        return ctx.codec_start()
-
-    @override
-    def publish(self, memory: Any, v: Vec, local: LocalUpdate, ctx: RoundContext) -> tuple[Any, Announced]:
-        fragment, coarsest = ctx.fragment, ctx.for_codec(local)
-        part = fragment.of(v)
-        if isinstance(ctx.view.codec, Fp32):  # exact: neither body nor public vector is a copy
-            return memory, Announced(ctx.view.codec.lend(part, fragment.layout), v, 0.0)
-        body, memory = ctx.encode(part, memory, coarsest)
-        public = ctx.decode(body)
-        allowed, finer = self._allowed(local, ctx), dict[int, tuple[Body, Vec]]()
-        for size in {*allowed.values()} - {coarsest.bytes}:
-            message, memory = ctx.encode(part, memory, replace(coarsest, bytes=size))
-            finer[size] = message, fragment.within(ctx.decode(message), v)
-        own = {k: finer[size] for k, size in allowed.items() if size in finer}
-        lost = messages.relative_error(public - part, part)
-        return memory, Announced(body, fragment.within(public, v), lost, own)
-
-    def _allowed(self, local: LocalUpdate, ctx: RoundContext) -> dict[int, int]:
-        """What each neighbour's message may take. Where edges have one direction all get the
-        same: who adds what i says is not who is taken off for it."""
-        both_ways = {*ctx.neighbours.in_} == {*ctx.neighbours.out}
-        return ctx.allowed(local) if both_ways else {}
-
-    @override
-    def reset(self, memory: Any, v: Vec) -> Any:
-        return memory
-
-    @override
-    def public(self, memory: Any, phase: int) -> None:
-        return None
-
-    @override
-    def rate(self, codec: Codec[Any]) -> float:
-        return default_eta(codec)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ErrorMemory:
-    """Holds the memory of `Compensated`."""
-
-    codec: Any
-    error: Vec | None  # e, float32[n]; None: zero
-
-
-@dataclass(frozen=True, slots=True)
-class Compensated(Publisher[ErrorMemory]):
-    """Publishes C[v + e]; what was lost is kept in e and sent later."""
-
-    replicates = False
-    says = Says.REPAIRED
-
-    @override
-    def init(self, start: Vec, ctx: RoundContext) -> ErrorMemory:
-        return ErrorMemory(ctx.codec_start(), None)
-
-    @override
-    def publish(
-        self, memory: ErrorMemory, v: Vec, local: LocalUpdate, ctx: RoundContext
-    ) -> tuple[ErrorMemory, Announced]:
-        fragment = ctx.fragment
-        part = fragment.of(v)
-        meant = part if memory.error is None else part + fragment.of(memory.error)
-        body, codec = ctx.encode(meant, memory.codec, ctx.for_codec(local))
-        public = ctx.decode(body)
-        error = meant - public
-        lost, rest = messages.relative_error(error, meant), np.zeros_like(v) if memory.error is None else memory.error
-        return ErrorMemory(codec, fragment.within(error, rest)), Announced(body, fragment.within(public, v), lost)
-
-    @override
-    def reset(self, memory: ErrorMemory, v: Vec) -> ErrorMemory:
-        return ErrorMemory(memory.codec, None)
-
-    @override
-    def public(self, memory: ErrorMemory, phase: int) -> None:
-        return None
-
-    @override
-    def rate(self, codec: Codec[Any]) -> float:
-        return memory_eta(codec)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PublicCopies:
-    """Holds the memory of `Difference`."""
-
-    codec: Any
-    start: Vec  # what the public copies were before the first message
-    # xhat by phase of the topology; where the receivers change, so does what they know
-    copies: Mapping[int, Vec]
-
-
-@dataclass(frozen=True, slots=True)
-class Difference(Publisher[PublicCopies]):
-    """Publishes C[v - xhat], by which the public copy xhat moves on."""
-
-    replicates = True
-    says = Says.REPAIRED
-
-    @override
-    def init(self, start: Vec, ctx: RoundContext) -> PublicCopies:
-        return PublicCopies(ctx.codec_start(), start, {})
-
-    @override
-    def publish(
-        self, memory: PublicCopies, v: Vec, local: LocalUpdate, ctx: RoundContext
-    ) -> tuple[PublicCopies, Announced]:
-        copy, fragment = memory.copies.get(ctx.phase, memory.start), ctx.fragment
-        part = fragment.of(v)
-        meant = part - fragment.of(copy)
-        body, codec = ctx.encode(meant, memory.codec, ctx.for_codec(local))
-        public = moved(copy, body, ctx)
-        np.subtract(part, fragment.of(public), out=(left := np.empty_like(part)))
-        copies = {**memory.copies, ctx.phase: public}
-        lost = messages.relative_error(left, meant)
-        return replace(memory, codec=codec, copies=copies), Announced(body, public, lost)
-
-    @override
-    def reset(self, memory: PublicCopies, v: Vec) -> PublicCopies:
-        return PublicCopies(memory.codec, v, {})
-
-    @override
-    def public(self, memory: PublicCopies, phase: int) -> Vec:
-        return memory.copies.get(phase, memory.start)
-
-    @override
-    def rate(self, codec: Codec[Any]) -> float:
-        return default_eta(codec)
-
-    @override
-    def followed(self, codec: Codec[Any]) -> float:
-        return difference_eta(codec)
-
-
-def moved(copy: Vec, body: Body, ctx: RoundContext, fragment: Fragment | None = None) -> Vec:
-    """Return copy + decode(body), float32[n], for a body of what this round exchanges, or of this
-    fragment. Sender and receivers compute it alike, so their copies stay equal to the bit. Raises
-    DecodeError."""
-    copy, fragment = copy.copy(), fragment or ctx.fragment
-    ctx.view.codec.decode(body, fragment.layout, out=fragment.of(copy), weight=1.0)
-    return copy
-
-
-# -- The scheme
-
-
-class Publishing(Scheme[M]):
-    """Is what schemes have alike that go by what a `Publisher` makes of a vector: what they send,
-    and how far they step with it."""
-
-    publisher: Publisher[Any]
-    eta: float  # averaging rate, (0, 1]; 0: by how much the codec keeps
-
-    @property
-    @override
-    def kind(self) -> Kind:
-        return Kind.DIFFERENCE if self.publisher.replicates else Kind.MODEL
-
-    @property
-    @override
-    def says(self) -> Says:
-        return self.publisher.says
-
-    @property
-    @override
-    def streams(self) -> bool:
-        return self.publisher.replicates
-
-    @property
-    @override
-    def replicates(self) -> bool:
-        return self.publisher.replicates
-
-    def first_rate(self, ctx: RoundContext) -> float:
-        """Return the averaging rate before the first message."""
-        return self.eta or self.publisher.rate(on_probe(ctx.view.codec, ctx.view.layout.size // self.fragments))
-
-    def follows(self, ctx: RoundContext) -> bool:
-        """Tell whether the averaging rate goes by the messages."""
-        return not self.eta and self.says is Says.REPAIRED and follows(ctx.view.codec)
-
-    def rate_after(self, ctx: RoundContext, before: float, *bodies: Body) -> float:
-        """Return the averaging rate of a message with these bodies, `before` that of its sender's
-        last one, which stays where rates do not follow messages. Raises DecodeError."""
-        if not self.follows(ctx):
-            return before
-        codec, layout = ctx.view.codec, ctx.view.layout
-        return min(rate_of(self.publisher.followed, before, codec, body, layout) for body in bodies)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -336,6 +72,14 @@ class Gathered:
         total = part if fragment.is_whole else fragment.within(part, np.zeros_like(x))
         return Gathered(self.count + 1, self.weight + weight, self.squares + squares, total, distances)
 
+    def pull(self, x: Vec, public: Vec, of: Callable[[Vec], Vec]) -> Vec:
+        """Return sum_j W_ij (p_j - p_i) = sum_j W_ij (p_j - x) + (sum_j W_ij) (x - p_i)."""
+        pull = x - public
+        pull *= np.float32(self.weight)
+        if self.total is not None:
+            pull += of(self.total)
+        return pull
+
     @property
     def spread(self) -> Spread:
         """How far the senders' models lay."""
@@ -355,9 +99,9 @@ class Mixing:
     base: Vec | None = None  # x~, from the local update until the round ends
     public: Vec | None = None  # p of this round
     own: Mapping[int, Vec] | None = None  # p, for neighbours that got another message
-    past: Any = None  # what the local rule remembers
+    past: Any = None  # what the algorithm remembers of earlier rounds
     gathered: Gathered = field(default_factory=Gathered)
-    copies: Mapping[tuple[int, int], Vec] = field(default_factory=lambda: _NONE)  # p_j, where they are kept
+    copies: Mapping[tuple[int, int], Vec] = field(default_factory=dict)  # p_j, where they are kept
     rates: Mapping[int, float] = field(default_factory=dict)  # of neighbours' last messages, where rates follow them
     row: Mapping[int, float] = field(default_factory=dict)  # weights of the last round
     body: Body | None = None  # own message of this round, where it is needed
@@ -369,29 +113,19 @@ class Mixing:
         return self.x if self.base is None else self.base
 
 
-# -> what to publish, x~, what to remember
-Rule = Callable[[Mixing, LocalUpdate, Layout], tuple[Vec, Vec, Any]]
+Rule = Callable[[Mixing, LocalUpdate, Layout], tuple[Vec, Vec]]  # -> what to publish, x~
 
 
-def before(m: Mixing, local: LocalUpdate, layout: Layout) -> tuple[Vec, Vec, Any]:
-    """Publish the model as it was before the local update (D-PSGD), with its statistics as they are
-    after it.
-
-    Training moves a parameter, but it overwrites a statistic of batch norm: s replaces x_i, so that
-    mixing what was there before, W x + s - x, feeds W - I back. On a ring of 4 boards that has the
-    eigenvalue -4/3, and the statistics run away; W s averages them."""
+def before(m: Mixing, local: LocalUpdate, layout: Layout) -> tuple[Vec, Vec]:
+    """Publish the model as it was before the local update (D-PSGD)."""
     base = local.moved(m.x)
-    if layout.trainable_size == layout.size:
-        return m.x, base, None
-    published = m.x.copy()
-    published[layout.trainable_size :] = base[layout.trainable_size :]
-    return published, base, None
+    return unmoved(m.x, base, layout), base
 
 
-def after(m: Mixing, local: LocalUpdate, layout: Layout) -> tuple[Vec, Vec, Any]:
+def after(m: Mixing, local: LocalUpdate, layout: Layout) -> tuple[Vec, Vec]:
     """Publish the model after the local update: x~ = x - gamma g."""
-    moved_ = local.moved(m.x)
-    return moved_, moved_, None
+    base = local.moved(m.x)
+    return base, base
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,8 +144,6 @@ class Symmetric(Publishing[Mixing]):
     fragments: int = 1  # of the model, of which a round exchanges one
     ordered: bool = False  # whether `rule` was asked for (order.py)
 
-    totals = False
-
     @property
     @override
     def parts(self) -> int:
@@ -429,7 +161,7 @@ class Symmetric(Publishing[Mixing]):
     def init(self, x: Vec, ctx: RoundContext) -> Mixing:
         x = x.copy()
         start = np.zeros_like(x) if self.zero_start else x
-        return Mixing(x, self.publisher.init(start, ctx), start, zlib.crc32(start.data) + 1, self.first_rate(ctx))
+        return Mixing(x, self.publisher.init(start, ctx), start, fingerprint_of(start), self.first_rate(ctx))
 
     @override
     def fingerprint(self, m: Mixing) -> int:
@@ -437,11 +169,11 @@ class Symmetric(Publishing[Mixing]):
 
     @override
     def publish(self, m: Mixing, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mixing, Published]:
-        v, base, past = self.rule(m, local, ctx.view.layout)
+        v, base = self.rule(m, local, ctx.view.layout)
         memory, announced = self.publisher.publish(m.memory, v, local, ctx)
         own = {k: public for k, (_, public) in announced.own.items()} or None
         eta = self.rate_after(ctx, m.eta, announced.body)
-        m = replace(m, memory=memory, base=base, public=announced.public, own=own, past=past, eta=eta)
+        m = replace(m, memory=memory, base=base, public=announced.public, own=own, eta=eta)
         return m, Published(announced.body, {}, announced.relative_error, announced.bodies)
 
     @override
@@ -478,12 +210,8 @@ class Symmetric(Publishing[Mixing]):
                 rates = {j: w * min(1.0, m.rates.get(j, m.eta) / m.eta) for j, w in row.items()}
                 pull[:cut] = _summed(rates, {j: copy[:cut] for j, copy in copies.items()}, public[:cut])
         else:
-            row = {j: ctx.neighbours.weights[j] for j in fresh}
-            total = m.gathered.total
-            pull, spread = (
-                _gathered(m.gathered.weight, None if total is None else of(total), x, public),
-                m.gathered.spread,
-            )
+            row, spread = {j: ctx.neighbours.weights[j] for j in fresh}, m.gathered.spread
+            pull = m.gathered.pull(x, public, of)
         for j, own in (m.own or {}).items():
             if j in row:
                 pull += np.float32(row[j]) * (public - of(own))
@@ -504,8 +232,7 @@ class Symmetric(Publishing[Mixing]):
     def abandon(self, m: Mixing, model: Vec | None, ctx: RoundContext) -> Mixing:
         if model is None:
             return replace(self._clean(m), x=m.x if m.base is None else m.base)
-        fingerprint = zlib.crc32(model.data) + 1  # what neighbours are taken to be at until they are heard of
-        memory = self.publisher.reset(m.memory, model)
+        memory, fingerprint = self.publisher.reset(m.memory, model), fingerprint_of(model)
         return replace(self._clean(m), x=model, memory=memory, start=model, fingerprint=fingerprint, past=None)
 
     @override
@@ -561,14 +288,8 @@ class Symmetric(Publishing[Mixing]):
 
 def _spread(copies: Mapping[int, Vec], x: Vec) -> Spread:
     """Return how far the copies are from x."""
-    squares, away = {}, np.empty_like(x)
-    for j, copy in copies.items():
-        np.subtract(copy, x, out=away)
-        squares[j] = messages.squares_of(away)
-    if not squares:
-        return Spread()
-    distances = {j: math.sqrt(square) for j, square in squares.items()}
-    return Spread(math.sqrt(sum(squares.values()) / len(squares)), distances)
+    away = np.empty_like(x)
+    return Spread.of({j: messages.squares_of(np.subtract(copy, x, out=away)) for j, copy in copies.items()})
 
 
 def _summed(row: Mapping[int, float], copies: Mapping[int, Vec], own: Vec) -> Vec:
@@ -581,145 +302,7 @@ def _summed(row: Mapping[int, float], copies: Mapping[int, Vec], own: Vec) -> Ve
     return total
 
 
-def _gathered(weight: float, gathered: Vec | None, x: Vec, public: Vec) -> Vec:
-    """Return sum_j W_ij (p_j - p_i) from what was gathered relative to x: sum_j W_ij (p_j - x) +
-    (sum_j W_ij) (x - p_i)."""
-    total = x - public
-    total *= np.float32(weight)
-    if gathered is not None:
-        total += gathered
-    return total
-
-
 # -- The algorithms
-
-
-@dataclass(frozen=True, slots=True)
-class DPsgd(Symmetric):
-    """D-PSGD that needs little memory where a model is large.
-
-    With one neighbour and a codec that encodes each number by itself (fp32, fp16, bf16), the pull
-    is added block by block to the vector that becomes the next model: beside it there are only the
-    two messages. A state of the middle of a round is then not to be used again, once the next one
-    was made of it. With several neighbours the pull is summed up first: a sum of two numbers does
-    not depend on who came first, and so neither do models on a ring."""
-
-    @override
-    def publish(self, m: Mixing, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mixing, Published]:
-        if not self._lean(ctx):
-            return Symmetric.publish(self, m, local, ctx, to)
-        codec: Float = ctx.view.codec  # type: ignore[assignment]
-        base = local.moved(m.x)
-        body = _encode_dpsgd(codec, m.x, base, ctx.view)
-        error = 0.0 if isinstance(codec, Fp32) else _encoding_error(codec, body, m.x, base, ctx.view.layout)
-        early = m.early
-        m = replace(m, x=base, start=base, base=base, early=None, body=body)
-        if early is not None:
-            m = self._add(m, early, ctx)
-        return m, Published(body, {}, error)
-
-    @override
-    def take(self, m: Mixing, sender: int, frame: Frame, ctx: RoundContext) -> Mixing:
-        if not self._lean(ctx):
-            return Symmetric.take(self, m, sender, frame, ctx)
-        # All that may be wrong with it is looked for before a number is added.
-        codec: Float = ctx.view.codec  # type: ignore[assignment]
-        require_body_bytes(frame.body, half.BYTES[codec.name] * ctx.view.layout.size, codec.name)
-
-        def squares(part: slice) -> float:
-            return sum(messages.squares_of(block) for _, block in _parts(codec, frame.body, part))
-
-        if tensor := messages.disproportion(squares, m.latest, ctx.view.layout):
-            raise messages.too_large(ctx.name(sender), tensor)
-        return self._add(m, frame.body, ctx) if m.base is not None else replace(m, early=frame.body)
-
-    @override
-    def mix(self, m: Mixing, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Mixing, Spread]:
-        if not self._lean(ctx):
-            return Symmetric.mix(self, m, ctx, fresh)
-        assert m.base is not None
-        row = {j: ctx.neighbours.weights[j] for j in fresh}
-        row[ctx.index] = 1.0 - sum(row.values())
-        return replace(self._clean(m), x=m.base, row=row), m.gathered.spread
-
-    def _lean(self, ctx: RoundContext) -> bool:
-        lean = self.rule is before and not self.keeps and isinstance(ctx.view.codec, Float)
-        return lean and len(ctx.neighbours.in_) == 1
-
-    def _add(self, m: Mixing, body: Body, ctx: RoundContext) -> Mixing:
-        """Add eta W (p_j - p_i) to base, in place; of statistics W (p_j - p_i), as `mix`."""
-        assert m.base is not None and m.body is not None
-        [sender] = ctx.neighbours.in_
-        codec: Float = ctx.view.codec  # type: ignore[assignment]
-        weight, eta, squares = np.float32(ctx.neighbours.weights[sender]), np.float32(m.eta), 0.0
-        exact = self._exact_from(ctx)
-        whole = slice(0, m.base.size)
-        for (start, theirs), (_, mine) in zip(_parts(codec, body, whole), _parts(codec, m.body, whole), strict=True):
-            theirs -= mine
-            squares += messages.squares_of(theirs)
-            theirs *= weight
-            theirs[: max(0, exact - start)] *= eta
-            m.base[start : start + theirs.size] += theirs
-        return replace(m, gathered=Gathered(1, float(weight), squares, distances={sender: math.sqrt(squares)}))
-
-
-_BLOCK_VALUES = 1 << 20
-
-
-def _parts(codec: Float, body: Body, part: slice) -> Iterator[tuple[int, Vec]]:
-    """Decode a part of a body block by block into the same memory; yield each block with where it
-    starts."""
-    out = np.empty(min(part.stop - part.start, _BLOCK_VALUES), np.float32)
-    for start in range(part.start, part.stop, _BLOCK_VALUES):
-        yield start, codec.decode_part(body, start, out[: min(_BLOCK_VALUES, part.stop - start)])
-
-
-def _encode_dpsgd(codec: Float, x: Vec, base: Vec, view: NodeView) -> Body:
-    """Encode what `before` publishes: the parameters of x and the statistics of base, without a
-    vector of them where there is room. Raises UsageError when a value is not finite.
-
-    Where there is, that is so in fp32, too: a message that lends x keeps it until it was sent, and
-    the next round may have begun by then."""
-    layout, cut = view.layout, view.layout.trainable_size
-    width, tensors = half.BYTES[codec.name], sum(t.trainable for t in layout.tensors)
-    body = view.room(width * layout.size)
-    if body is None and isinstance(codec, Fp32) and cut == layout.size:
-        return codec.lend(x, layout)
-    body = np.empty(width * layout.size, np.uint8) if body is None else body
-    for first, last, values in ((0, tensors, x[:cut]), (tensors, len(layout.tensors), base[cut:])):
-        offsets = layout.offsets[first : last + 1] - layout.offsets[first]
-        out = body[width * layout.offsets[first] : width * layout.offsets[last]]
-        if (bad := half.encode(codec.name, values, offsets, out)) >= 0:
-            raise nonfinite(layout, first + bad)
-    return body.data.toreadonly()
-
-
-def _encoding_error(codec: Float, body: Body, x: Vec, base: Vec, layout: Layout) -> float:
-    """Return ||decoded - v|| / ||v|| of what `_encode_dpsgd` makes, see
-    `messages.relative_error`."""
-    lost, parameters = 0.0, layout.trainable_size
-    for start, part in _parts(codec, body, slice(0, x.size)):
-        cut = min(max(parameters - start, 0), part.size)
-        part[:cut] -= x[start : start + cut]
-        part[cut:] -= base[start + cut : start + part.size]
-        lost += float(part.dot(part))
-    whole = float(x[:parameters].dot(x[:parameters])) + float(base[parameters:].dot(base[parameters:]))
-    return math.sqrt(lost / whole) if whole else (0.0 if lost == 0.0 else math.inf)
-
-
-def dpsgd(eta: Eta = 1.0, keeps: bool = False) -> DPsgd:
-    """Return decentralised parallel SGD: whole models travel. A coarse codec makes the models
-    coarse: see `choco_sgd`.
-
-    Lian et al., "Can decentralized algorithms outperform centralized algorithms?" (2017), algorithm
-    1: x_i <- sum_j W_ij x_j - gamma g_i(x_i), gradient at the model before mixing, W symmetric and
-    doubly stochastic.
-
-    Deviations. (1) It is computed as x_i + eta sum_j W_ij (xhat_j - xhat_i) + delta_i with xhat =
-    decode(encode(x)), which is the same for a lossless codec and eta = 1, and keeps the mean of the
-    models for any codec: what i adds, j takes off. (2) delta_i, the local update, may be several
-    optimiser steps. (3) W may be directed if it is doubly stochastic in every round."""
-    return DPsgd("dpsgd", Plain(), before, eta, require_doubly_stochastic, keeps)
 
 
 def deep_squeeze(eta: EtaOrDefault = 0.0, keeps: bool = False) -> Symmetric:
@@ -800,11 +383,10 @@ def bagua_lp(eta: EtaOrDefault = 1.0) -> Bagua:
     return Bagua("bagua-lp", Difference(), after, eta, require_symmetric)
 
 
-def extrapolate(m: Mixing, local: LocalUpdate, layout: Layout) -> tuple[Vec, Vec, Any]:
+def extrapolate(m: Mixing, local: LocalUpdate, layout: Layout) -> tuple[Vec, Vec]:
     """Publish and mix x_t + delta_t + c_t."""
-    step = local.delta if m.past is None else local.delta + m.past
-    y = m.x + step
-    return y, y, m.past
+    y = m.x + (local.delta if m.past is None else local.delta + m.past)
+    return y, y
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ vectors travel a round, the model and the direction z_i that the board took. The
 the end: `gt_dsgd`, `k_gt`, `motef`.
 
 Per optimiser step, gamma the learning rate, K the steps of a round, g_i the mean of their gradients
-and p, q what the boards made public of x and z (symmetric.py has the ways to do that):
+and p, q what the boards made public of x and z (publish.py has the ways to do that):
 
     z_i = g_i + c_i;   x_i <- x_i - gamma K z_i + eta sum_j W_ij (p_j - p_i)
     c_i <- c_i + eta sum_j W_ij (q_j - q_i)
@@ -22,8 +22,6 @@ board."""
 
 from __future__ import annotations
 
-import math
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, TypeAlias
@@ -40,9 +38,9 @@ from edgegossip.gossip import messages
 from edgegossip.gossip.averaging import EtaOrDefault
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.messages import MAX_ID, number_of
+from edgegossip.gossip.publish import Difference, Plain, Publisher, Publishing, moved, unmoved
 from edgegossip.gossip.requirements import require_symmetric
-from edgegossip.gossip.scheme import Numbers, Published, RoundContext, Snapshot, Spread
-from edgegossip.gossip.symmetric import Difference, Plain, Publisher, Publishing, moved
+from edgegossip.gossip.scheme import Numbers, Published, RoundContext, Snapshot, Spread, fingerprint_of
 from edgegossip.types import ConfigError, LocalUpdate, Vec
 
 
@@ -96,7 +94,6 @@ class Tracking(Publishing[Tracked]):
     before: bool = False  # the model is made public as it was before the local update
 
     bodies = 2
-    totals = False
 
     @property
     @override
@@ -111,7 +108,7 @@ class Tracking(Publishing[Tracked]):
     def init(self, x: Vec, ctx: RoundContext) -> Tracked:
         x = x.copy()
         memories = self.publisher.init(x, ctx), self.publisher.init(np.zeros_like(x), ctx)
-        return Tracked(x, *memories, x, zlib.crc32(x.data) + 1, self.first_rate(ctx))
+        return Tracked(x, *memories, x, fingerprint_of(x), self.first_rate(ctx))
 
     @override
     def fingerprint(self, m: Tracked) -> int:
@@ -127,10 +124,7 @@ class Tracking(Publishing[Tracked]):
         self, m: Tracked, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]
     ) -> tuple[Tracked, Published]:
         base, direction, momentum = self._step(m, local, ctx.view.layout.trainable_size)
-        v = base
-        if self.before:  # but for statistics, which training sets anew (see `symmetric.before`)
-            v, cut = m.x.copy(), ctx.view.layout.trainable_size
-            v[cut:] = base[cut:]
+        v = unmoved(m.x, base, ctx.view.layout) if self.before else base
         model, said = self.publisher.publish(m.model, v, local, ctx)
         memory, led = self.publisher.publish(m.direction, direction, local, replace(ctx, part=1))
         first, second = memoryview(said.body).cast("B"), memoryview(led.body).cast("B")
@@ -187,20 +181,15 @@ class Tracking(Publishing[Tracked]):
             else:
                 stamp = 0
             edges[j] = Edge(pull, derive_key(stamp, ctx.round) % MAX_ID + 1)
-        spread = Spread()
-        if squares:
-            mean = math.sqrt(sum(squares.values()) / len(squares))
-            spread = Spread(mean, {j: math.sqrt(square) for j, square in squares.items()})
         row[ctx.index] = 1.0 - sum(row.values())
-        return replace(self._clean(m), x=x, edges=edges, row=row), spread
+        return replace(self._clean(m), x=x, edges=edges, row=row), Spread.of(squares)
 
     @override
     def abandon(self, m: Tracked, model: Vec | None, ctx: RoundContext) -> Tracked:
         if model is None:
             return replace(self._clean(m), x=m.x if m.base is None else m.base)
         said, led = self.publisher.reset(m.model, model), self.publisher.reset(m.direction, np.zeros_like(model))
-        fingerprint = zlib.crc32(model.data) + 1  # what neighbours are taken to be at until they are heard of
-        m = replace(self._clean(m), x=model, model=said, direction=led, start=model, fingerprint=fingerprint)
+        m = replace(self._clean(m), x=model, model=said, direction=led, start=model, fingerprint=fingerprint_of(model))
         return replace(m, edges={}, momentum=None, said={})
 
     @override

@@ -152,7 +152,8 @@ def make_algorithm(recipe: Recipe) -> GossipAlgorithm[Any]:
             "gossip.algorithm = k-gt corrects each step of a recipe's own training, and a script takes its steps itself: "
             "use gt-dsgd, which corrects the whole round at its end"
         )
-    algorithm = with_order(gossip.get(section.algorithm, **section.params), section.order)
+    algorithm = gossip.get(section.algorithm, **section.params)
+    algorithm = with_order(algorithm, section.order, many_steps=bool(recipe.run.script))
     algorithm = with_robust_mixing(algorithm, section.malicious_nodes, section.malicious_rule)
     if "none" not in (section.momentum, recipe.outer.optimizer):
         raise ConfigError(

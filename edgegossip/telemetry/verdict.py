@@ -355,8 +355,6 @@ class Evidence:
         cure = self._finer_first(nodes) + lower + (f"; or a lower gossip.params.eta than {eta:g}" if eta else "")
         if self._all_better_alone(nodes):
             cure = f"each board learnt by itself: {self._cure_of_mixing()}"
-        elif self._plan.script and self._mixes_before_steps():
-            cure += f", or {self._cure_of_mixing()}"
         cure = self._doubted(nodes) or cure
         broken = [name for name, node in nodes.items() if node.last is None]
         if broken:
@@ -664,7 +662,8 @@ class Evidence:
     def _mixes_before_steps(self) -> bool:
         """Whether models travel as they are before a round's steps: many steps then overshoot."""
         algorithm, order = self._plan.get("gossip", "algorithm"), self._plan.get("gossip", "order")
-        first = order == "adapt-with-combine" or (algorithm == "dpsgd" and order in (None, "auto"))
+        own = algorithm == "dpsgd" and order in (None, "auto") and not self._plan.script
+        first = order == "adapt-with-combine" or own
         return first and self._plan.get("run", "mode") != "server"
 
     def _cure_of_mixing(self) -> str:

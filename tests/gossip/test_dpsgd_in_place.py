@@ -14,6 +14,7 @@ from edgegossip.checkpoint.registry import RunContext
 from edgegossip.codecs import relative_error
 from edgegossip.codecs.base import Ctx
 from edgegossip.gossip.base import Message, RoundDone
+from edgegossip.gossip.order import THEN, WITH, with_order
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import LocalUpdate, PeerError
 
@@ -29,12 +30,14 @@ def textbook(start: np.ndarray, sent: np.ndarray, deltas: np.ndarray, node: int)
 
 @pytest.mark.parametrize("codec", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("early", [False, True], ids=["after the step", "before the step"])
-def test_a_round_of_two_is_the_textbooks_to_the_bit(make_fleet: Any, codec: str, early: bool) -> None:
+@pytest.mark.parametrize("order", [WITH, THEN])
+def test_a_round_of_two_is_the_textbooks_to_the_bit(make_fleet: Any, codec: str, early: bool, order: str) -> None:
     fleet = make_fleet("complete", nodes=2, codec=codec)
+    fleet.algorithm = with_order(fleet.algorithm, order)
+    fleet.states = [fleet.algorithm.init(x, fleet.view(k)) for k, x in enumerate(fleet.start)]
     start, deltas = fleet.start.copy(), np.stack([DELTA, -2 * DELTA])
-    sent = np.stack(
-        [fleet.codec.decode(fleet.codec.encode(x, fleet.layout, Ctx(0, 0))[0], fleet.layout) for x in start]
-    )
+    said = start if order == WITH else start + deltas
+    sent = np.stack([fleet.codec.decode(fleet.codec.encode(x, fleet.layout, Ctx(0, 0))[0], fleet.layout) for x in said])
     fleet.step(1, deltas[1])
     if early:
         fleet.deliver_all()

@@ -59,6 +59,30 @@ def test_an_algorithm_is_its_papers_unless_another_order_is_said(name: str, own:
     assert sum(np.array_equal(models["auto"], found) for found in models.values()) == 2
 
 
+@pytest.mark.parametrize("name", gossip.names())
+def test_many_steps_a_round_are_mixed_after_them_where_both_orders_are(name: str) -> None:
+    algorithm = gossip.get(name)
+    expected = with_order(algorithm, "adapt-then-combine") if name in BOTH else algorithm
+    assert with_order(algorithm, "auto", many_steps=True) == expected
+    for order in ORDERS[1:] if name in BOTH else ():
+        assert with_order(algorithm, order, many_steps=True) == with_order(algorithm, order), "what is asked for counts"
+
+
+def test_steps_that_are_right_for_each_board_overshoot_where_they_are_mixed_before_them() -> None:
+    """Many steps at a rate that is right for each: to -1/2 of what a model is off its optimum. On
+    a ring of four, W has the eigenvalue -1/3, and W - 3/2 one of -11/6."""
+    optimum = np.random.default_rng(2).normal(size=N).astype(np.float32)
+    ends = {}
+    for order in ("adapt-with-combine", "adapt-then-combine"):
+        fleet = fleet_of("dpsgd", order)
+        for _ in range(12):
+            for node, state in enumerate(fleet.states):
+                fleet.step(node, -1.5 * (fleet.algorithm.model(state) - optimum))
+            fleet.deliver_all()
+        ends[order] = np.abs(fleet.models[12] - optimum).max()
+    assert ends["adapt-with-combine"] > 10 and ends["adapt-then-combine"] < 1e-2
+
+
 @pytest.mark.parametrize("name", [name for name in gossip.names() if name not in BOTH])
 def test_others_have_one_and_say_why(name: str) -> None:
     own = ORDERS[1:2] if name in ("motef", "bagua-lp") else ORDERS[2:]

@@ -14,7 +14,10 @@ from edgegossip.layout import Layout, TensorSpec
 LAYOUT = Layout.of([TensorSpec("w", (40, 10)), TensorSpec("mean", (6,), False), TensorSpec("var", (6,), False)])
 
 
-@pytest.mark.parametrize("codec", [("deadzone", {"error": 0.5}), ("topk", {"ratio": 0.1}), ("auto", {})])
+WITH_MEMORY = ("error-feedback", {"codec": {"name": "topk", "ratio": 0.1}})
+
+
+@pytest.mark.parametrize("codec", [("deadzone", {"error": 0.5}), ("topk", {"ratio": 0.1}), ("auto", {}), WITH_MEMORY])
 @pytest.mark.parametrize("algorithm", ["choco-sgd", "deep-squeeze", "motef", "dpsgd"])
 def test_a_round_averages_them_whatever_the_rate_of_the_weights_is(make_fleet: Any, algorithm: str, codec: Any) -> None:
     name, params = codec
@@ -55,6 +58,15 @@ def test_one_neighbour_or_several_they_are_mixed_in_full(make_fleet: Any) -> Non
         (codecs.get("small-tensors", codec="deadzone"), True),
         (codecs.get("small-tensors", codec="deadzone", below=2), False),
         (codecs.get("deadzone"), False),
+        (codecs.for_layout(codecs.error_feedback(codecs.get("deadzone")), LAYOUT), True),
+        (codecs.error_feedback(codecs.get("small-tensors", codec="deadzone")), True),
+        (codecs.get("small-tensors", codec="deadzone", other="error-feedback"), False),
+        (
+            codecs.by_tensor([codecs.get("deadzone"), codecs.error_feedback(codecs.get("bf16"))], lambda t: t.size < 9),
+            True,
+        ),
+        (codecs.error_feedback(codecs.get("deadzone")), False),
+        (codecs.get("ef-signsgd"), False),
     ],
 )
 def test_what_a_codec_rounds_is_not_taken_for_exact(codec: Any, exact: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_type_hints
 
 import numpy as np
@@ -35,6 +36,13 @@ def test_step_and_mixing_go_in_the_order_that_the_recipe_says() -> None:
     sets = ["gossip.order=adapt-with-combine", "gossip.algorithm=sgp"]
     with pytest.raises(ConfigError, match="gossip.order = adapt-with-combine is not for sgp: the mass .* say auto"):
         make_algorithm(recipes.load("quickstart-gossip", sets))
+
+
+def test_a_script_trains_many_steps_a_round_and_is_mixed_after_them() -> None:
+    by_recipe = recipes.load("quickstart-gossip", ["gossip.algorithm=dpsgd"])
+    by_script = replace(by_recipe, run=replace(by_recipe.run, script="train.py"))
+    asked = replace(by_recipe, gossip=replace(by_recipe.gossip, order="adapt-then-combine"))
+    assert make_algorithm(by_script) == make_algorithm(asked) != make_algorithm(by_recipe)
 
 
 def test_two_momenta_are_refused_with_the_way_out() -> None:

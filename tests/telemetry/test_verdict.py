@@ -107,7 +107,7 @@ def test_of_a_score_of_ones_own_the_recipe_says_what_is_worse(better: str, kinds
 
 @pytest.mark.parametrize(
     ("algorithm", "order", "named"),
-    [("dpsgd", "auto", True), ("dpsgd", "adapt-then-combine", False), ("choco-sgd", "auto", False)],
+    [("dpsgd", "adapt-with-combine", True), ("dpsgd", "auto", False), ("choco-sgd", "auto", False)],
 )
 def test_where_every_board_learnt_by_itself_the_exchange_is_blamed(algorithm: str, order: str, named: bool) -> None:
     """And neither the data nor the inputs' scale, with which it learnt."""
@@ -209,7 +209,7 @@ def script(**records: Any) -> list[tuple[str, bool, str]]:
 
 def test_a_script_has_a_learning_rate_of_its_own() -> None:
     ((kind, ruin, text),) = script(loss=lambda k: 2.3 + 0.2 * k)
-    assert (kind, ruin) == ("diverged", True) and "lower the learning rate in train.py, or exchange after" in text
+    assert (kind, ruin) == ("diverged", True) and text.endswith("lower the learning rate in train.py")
     assert script() == []
     ((kind, ruin, text),) = script(loss=lambda k: 1.7, accuracy=0.6)
     assert (kind, ruin) == ("stalled", False) and "the learning rate in train.py" in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.lab.sim.mutants.mutant import Edit, Mutant
 
 SYMMETRIC = "edgegossip.gossip.symmetric:"
+PUBLISH = "edgegossip.gossip.publish:"
 PUSH = "edgegossip.gossip.push:"
 AROUND = "edgegossip.gossip.around:Around."
 OUTER = "edgegossip.gossip.outer:WithOuter."
@@ -19,7 +20,7 @@ MUTANTS = (
         ("deep-squeeze", "sparse-push"),
         (
             Edit(
-                SYMMETRIC + "Compensated.publish",
+                PUBLISH + "Compensated.publish",
                 "ErrorMemory(codec, fragment.within(error, rest))",
                 "ErrorMemory(codec, None)",
             ),
@@ -32,7 +33,7 @@ MUTANTS = (
         ("deep-squeeze", "sparse-push"),
         (
             Edit(
-                SYMMETRIC + "Compensated.publish",
+                PUBLISH + "Compensated.publish",
                 "part + fragment.of(memory.error)",
                 "part - fragment.of(memory.error)",
             ),
@@ -45,7 +46,7 @@ MUTANTS = (
         ("choco-sgd", "quant-sgp", "bagua-lp"),
         (
             Edit(
-                SYMMETRIC + "Difference.publish",
+                PUBLISH + "Difference.publish",
                 "{**memory.copies, ctx.phase: public}",
                 "memory.copies",
             ),
@@ -55,7 +56,7 @@ MUTANTS = (
         "difference-to-nothing",
         "the vector itself is sent as the difference",
         ("choco-sgd", "quant-sgp"),
-        (Edit(SYMMETRIC + "Difference.publish", "meant = part - fragment.of(copy)", "meant = part"),),
+        (Edit(PUBLISH + "Difference.publish", "meant = part - fragment.of(copy)", "meant = part"),),
     ),
     Mutant(
         "adoption-keeps-public-copy",
@@ -63,7 +64,7 @@ MUTANTS = (
         ("choco-sgd", "quant-sgp"),
         (
             Edit(
-                SYMMETRIC + "Difference.reset",
+                PUBLISH + "Difference.reset",
                 "PublicCopies(memory.codec, v, {})",
                 "memory",
             ),
@@ -156,7 +157,7 @@ pull[:cut] *= np.float32(m.eta)""",
         "own-public-forgotten",
         "neighbours' public copies are compared with the model instead of with the own public copy",
         ("deep-squeeze",),
-        (Edit(SYMMETRIC + "Symmetric.mix", "of(total), x, public)", "of(total), x, x)"),),
+        (Edit(SYMMETRIC + "Symmetric.mix", "pull(x, public, of)", "pull(x, x, of)"),),
         {"codec": "fp32", "workload": "quadratic", "faults": "delay=0.2"},
     ),
     Mutant(
