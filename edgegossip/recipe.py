@@ -302,7 +302,7 @@ class ServerSection:
         choices=("examples", "uniform"),
     )
     fraction: float = option(
-        1.0, "share of the boards that take part in a round, drawn anew each time", low=0.0, high=1.0
+        1.0, "share of the boards that take part in a round, rounded up, drawn anew each time", low=0.0, high=1.0
     )
     quorum: int = option(
         0,
@@ -511,6 +511,15 @@ def evaluation_rounds(recipe: Recipe) -> frozenset[int]:
 def tests_by_board(recipe: Recipe) -> bool:
     """Whether each board has a test set of its own, so that scores of two boards are of two."""
     return bool(recipe.run.script) or recipe.data.partition == "local"
+
+
+def require_all_rounds(recipe: Recipe, what: str) -> None:
+    """Raise ConfigError for keys that have no effect in `what`, which plays all rounds and keeps no
+    models."""
+    if recipe.evaluation.patience:
+        raise ConfigError(f"evaluation.patience = {recipe.evaluation.patience}: {what} plays all rounds; say 0")
+    if recipe.checkpoint.best:
+        raise ConfigError(f"checkpoint.best = true: {what} keeps no models; say false")
 
 
 def names() -> list[str]:

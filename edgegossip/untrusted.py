@@ -51,7 +51,7 @@ def request_target(text: str) -> SplitResult | None:
         return None
 
 
-def printable(text: str, longest: int = 200) -> str:
+def printable(text: str, longest: int = 500) -> str:
     """Return `text` on one line, without control characters, cut to `longest` characters."""
-    clean = "".join(c if c.isprintable() else "?" for c in text[: longest + 1])
+    clean = "".join(c if c.isprintable() else " " for c in text[: longest + 1])
     return clean if len(clean) <= longest else clean[: longest - 1] + "…"

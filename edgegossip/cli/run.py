@@ -121,8 +121,9 @@ def _say(plan: Mapping[str, Any], as_json: bool) -> None:
         click.echo(f"edgegossip: {plan['problem']}", err=True)
         return
     untried = f" up to its join; what {plan['model']} reads after that was not tried" if plan["each"] else ""
+    sound = "it can be run" if plan["notices"] else "nothing is wrong with it"
     click.echo(
-        f"nothing is wrong with it{untried}; `edgegossip plan {'SCRIPT' if untried else 'RECIPE'} --profile pi4-wifi` "
+        f"{sound}{untried}; `edgegossip plan {'SCRIPT' if untried else 'RECIPE'} --profile pi4-wifi` "
         "predicts seconds and bytes on boards"
     )
 

@@ -62,7 +62,7 @@ _NEAR = tuple(2.0 ** (k / 4) for k in range(-12, 5))  # what is tried, in multip
 _TELLING = math.log(4.0)  # a change of bytes that tells delay and speed apart
 _MOST_DELAY = 0.9  # of the least seconds that a message took
 _FORGETS = 1.05  # by so much these grow with every message that takes longer
-BEARS = {Says.REPAIRED: 30.0, Says.UPDATES: 30.0, Says.MODELS: 0.125}  # noise over signal that doubles the rounds
+BEARS = {says: 0.125 if says is Says.MODELS else 30.0 for says in Says}  # noise over signal that doubles the rounds
 _BLIND = 1e6  # the most that an error counts
 
 
@@ -128,7 +128,7 @@ class Rates:
     """Plans the bytes of one board's messages, round after round.
 
     Example:
-        rates = Rates(Goal(values=100_000, says=Says.REPAIRED))
+        rates = Rates(Goal(values=100_000, says=Says.DIFFERENCES))
         allowed = rates.plan(["board-1", "board-2"], compute_s=0.8)  # {"board-1": 12500, ...}
         rates.told(12_460, error=0.2)
         rates.arrived("board-1", 12_600, start_s=10.0, end_s=10.4)
@@ -231,14 +231,15 @@ class Rates:
     def _rounds(self, size: float) -> float:
         """By what factor messages of this size make more rounds necessary."""
         squared, times = self._error**2, size / self._bytes
-        if self.goal.says is not Says.REPAIRED:
-            return 1.0 + squared * float(times**-3.0) / BEARS[self.goal.says]
+        bears = BEARS[self.goal.says]
+        if not self.goal.says.repaired:
+            return 1.0 + squared * float(times**-3.0) / bears
         if squared >= 1.0:
             return _BLIND / times  # the finer the better
         squared = squared ** math.sqrt(times) if squared else 0.0
         if squared > COARSEST**2 * _DEAD_BAND:
             return _BLIND / times
-        return 1.0 + squared / (1.0 - squared) / BEARS[Says.REPAIRED]
+        return 1.0 + squared / (1.0 - squared) / bears
 
     def _held(self, size: float) -> float:
         least = self.goal.least_bytes

@@ -51,6 +51,7 @@ from dataclasses import dataclass, field, replace
 from edgegossip import codecs
 from edgegossip.engine.combine import Combiner
 from edgegossip.engine.server_boards import Address, Agreements, BoardPresence, Boards, OpenQuestions
+from edgegossip.engine.server_evaluations import NO_TEST_SET
 from edgegossip.engine.server_events import (
     Answer,
     Answered,
@@ -87,7 +88,7 @@ from edgegossip.engine.server_events import (
     Undelivered,
 )
 from edgegossip.engine.server_frames import COORDINATOR, FULL, Downlink
-from edgegossip.engine.server_records import NO_TEST_SET, Progress, Value
+from edgegossip.engine.server_records import Progress, Value
 from edgegossip.engine.server_training import Span, Training
 from edgegossip.frame import Frame
 from edgegossip.types import EdgegossipError, Metrics, NodeId, PeerError, Round, RunError, Vec
@@ -739,8 +740,8 @@ class ServerEngine:
     def _log(self, event: str, text: str, **fields: str) -> None:
         self._effects.append(Log(event, text, fields))
 
-    def _on_better(self, model: Vec, rounds: Round, found: Metrics) -> None:
-        self._effects.append(Better(model, rounds, found))
+    def _on_better(self, model: Vec, rounds: Round, merit: float) -> None:
+        self._effects.append(Better(model, rounds, merit))
 
     def _record(self, node: NodeId, round: Round, values: Mapping[str, Value]) -> None:
         self._effects.append(Record(node, round, values))

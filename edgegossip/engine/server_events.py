@@ -305,12 +305,12 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Better:
-    """Keep the model, float32[n], that has had so many rounds: no evaluation before was as good as
-    what was `found` of it."""
+    """Keep the model, float32[n], that has had so many rounds, in place of the one before: no
+    evaluation before was as good as that of it (`Metrics.merit`)."""
 
     model: Vec
     rounds: Round
-    found: Metrics
+    merit: float
 
 
 @dataclass(frozen=True, slots=True)

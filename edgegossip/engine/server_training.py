@@ -19,11 +19,11 @@ from edgegossip.engine.plausible import (
     require_reported,
 )
 from edgegossip.engine.server_boards import Address, sample, wanted
+from edgegossip.engine.server_evaluations import Evaluations
 from edgegossip.engine.server_events import Answer, Failure, Result, RoundEnded, ServerPlan, Train
 from edgegossip.engine.server_frames import Channel, Downlink
 from edgegossip.engine.server_records import (
     BoardRecords,
-    Evaluations,
     Log,
     Progress,
     Record,
@@ -33,7 +33,7 @@ from edgegossip.engine.server_records import (
 )
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip.robust import far_beyond
-from edgegossip.types import Metrics, NodeId, PeerError, Round, RunError, Vec
+from edgegossip.types import NodeId, PeerError, Round, RunError, Vec
 
 MAX_EMPTY_ROUNDS = 3  # rounds in a row in which no board sent anything usable
 
@@ -54,7 +54,7 @@ class Training:
         span: Span,
         log: Log,
         record: Record,
-        on_better: Callable[[Vec, Round, Metrics], None] = lambda model, rounds, found: None,
+        on_better: Callable[[Vec, Round, float], None] = lambda model, rounds, merit: None,
     ) -> None:
         self._plan, self._span, self._log, self._on_better = plan, span, log, on_better
         self._evaluated: dict[Round, Vec] = {}  # models that are evaluated, by the round after which they were made
@@ -65,18 +65,7 @@ class Training:
         self._levels = ServerLevels.of(plan.codec)
         self._losses, self._examples = Losses(), Examples[NodeId]()
         self._reputation = Reputation(lambda event, text, name: log(event, text, peer=name))
-        after_rounds = plan.evaluate_after | {plan.rounds - 1}
-        self.evaluations = Evaluations(
-            after_rounds,
-            self._losses,
-            log,
-            record,
-            everywhere=plan.evaluates_everywhere,
-            of_boards=plan.records_boards,
-            better=plan.better,
-            patience=plan.patience,
-            on_best=self._found_better,
-        )
+        self.evaluations = Evaluations(plan, self._losses, log, record, self._found_better)
         self._records = BoardRecords(plan.layout, record) if plan.records_boards else None
         self._holds: dict[NodeId, tuple[Address, Round]] = {}  # the model that a board answered last, and from where
         self._far: Mapping[NodeId, float] = {}  # whose model lay far beyond the others', and how many times
@@ -185,14 +174,14 @@ class Training:
         if self._plan.keeps_best and step is not None:
             self._evaluated = dict([*self._evaluated.items(), (step, self.model)][-2:])
 
-    def _found_better(self, step: Round, found: Metrics) -> None:
+    def _found_better(self, step: Round, merit: float) -> None:
         if not self._plan.keeps_best:
             return
         model = self._evaluated.get(step)
         if model is None and step == self.round - 1:
             model = self.model  # the final one, of a run that ended early
         if model is not None:
-            self._on_better(model, step + 1, found)
+            self._on_better(model, step + 1, merit)
 
     def _checked(self, answers: Answers) -> Sequence[WeightedUpdate]:
         """Return updates that can be used, as far as can be said before they are decoded, in the

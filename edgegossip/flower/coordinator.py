@@ -147,7 +147,8 @@ class Coordinator:
       left, unless `lose` has said that they do not.
     - `on_model`: gets the final model before it is evaluated, and again every few seconds for an
       hour while it raises HostError, as on a full disk.
-    - `on_better`: gets a model that was evaluated as better than all before, with checkpoint.best.
+    - `on_better`: gets a model that was evaluated as better than all before, with checkpoint.best;
+      the rounds that it has had, and by what it is better (`Metrics.merit`).
     - `on_over`: is called before boards hear that the run is over, so that no moment is left in
       which both model and checkpoints could be lost.
     - `superlink`: one that has been launched with these settings already; it is this coordinator's
@@ -173,7 +174,7 @@ class Coordinator:
         credentials: ServerCredentials | None = None,
         return_s: float = 0.0,
         on_model: Callable[[Vec], None] = lambda model: None,
-        on_better: Callable[[Vec, Round, Metrics], None] = lambda model, rounds, found: None,
+        on_better: Callable[[Vec, Round, float], None] = lambda model, rounds, merit: None,
         on_over: Callable[[], None] = lambda: None,
         superlink: SuperLink | None = None,
     ) -> None:
@@ -422,7 +423,7 @@ class Hooks:
     meter: Callable[[], Mapping[str, Value]] = dict
     evaluate: Callable[[Vec, int | None], Metrics] | None = None
     on_model: Callable[[Vec], None] = lambda model: None
-    on_better: Callable[[Vec, Round, Metrics], None] = lambda model, rounds, found: None
+    on_better: Callable[[Vec, Round, float], None] = lambda model, rounds, merit: None
     on_over: Callable[[], None] = lambda: None
 
 
@@ -581,9 +582,9 @@ class Driver:
                     assert self._hooks.evaluate is not None
                     with self._clock.span("other"):
                         self._internal.append(Evaluated(self._hooks.evaluate(model, examples)))
-                case Better(model, rounds, found):
+                case Better(model, rounds, merit):
                     with self._clock.span("wait"):  # for the disk
-                        self._hooks.on_better(model, rounds, found)
+                        self._hooks.on_better(model, rounds, merit)
                 case Trained(model):
                     self._until_s = time.monotonic() + SAVE_S
                     self._hand_over(model)

@@ -14,10 +14,10 @@ from typing import Any, cast
 
 from edgegossip.choices import check_keywords, check_values, choose, unknown
 from edgegossip.gossip import topologies
-from edgegossip.gossip.base import GossipAlgorithm
+from edgegossip.gossip.base import GossipAlgorithm, Says
 from edgegossip.gossip.scheme import Scheme
 
-__all__ = ["get", "maker", "names", "topologies"]
+__all__ = ["get", "in_differences", "maker", "names", "topologies"]
 
 # Name -> (file, what makes it). Only the one that a run needs is imported: a board has little
 # memory to spare.
@@ -38,6 +38,10 @@ _SCHEMES: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 _OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType({"ad-psgd": ("adpsgd", "AdPsgd")})
+# File -> which of its kind sends differences, for those that send models.
+_IN_DIFFERENCES: Mapping[str, str] = MappingProxyType(
+    {"symmetric": "choco-sgd", "push": "quant-sgp", "tracking": "motef", "adpsgd": "choco-sgd"}
+)
 
 
 def names() -> tuple[str, ...]:
@@ -59,6 +63,14 @@ def get(name: str, **params: Any) -> GossipAlgorithm[Any]:
         return _by_rounds(name, make, params)
     check_keywords("algorithm", name, make, params)
     return cast("GossipAlgorithm[Any]", make(**params))
+
+
+def in_differences(algorithm: GossipAlgorithm[Any]) -> str:
+    """Return the algorithm of the same kind that sends differences where this one sends models;
+    else empty."""
+    if algorithm.says not in (Says.MODELS, Says.COMPENSATED):
+        return ""
+    return _IN_DIFFERENCES[{**_SCHEMES, **_OTHERS}[algorithm.name][0]]
 
 
 def maker(name: str) -> Callable[..., Any]:

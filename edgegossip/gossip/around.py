@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from typing_extensions import override
 
+from edgegossip.codecs.base import Codec
 from edgegossip.gossip.base import Action, Adopted, Audit, GossipAlgorithm, Message, NodeView, RoundDone, Says
 from edgegossip.layout import Layout
 from edgegossip.types import NodeId, Round, Vec
@@ -55,6 +56,10 @@ class Around(GossipAlgorithm[S]):
     @override
     def bodies(self) -> int:
         return self.algorithm.bodies
+
+    @override
+    def rate(self, codec: Codec[Any]) -> float | None:
+        return self.algorithm.rate(codec)
 
     @override
     def init(self, x: Vec, view: NodeView) -> S:

@@ -198,7 +198,15 @@ class Says(Enum):
 
     MODELS = "models"  # each stands for itself, so a neighbour may get a finer one; what is lost stays lost
     UPDATES = "updates"  # the same for everybody; what is lost stays lost
-    REPAIRED = "repaired"  # the same for everybody; later messages make up for what one loses
+    COMPENSATED = "compensated"  # whole models, the same for everybody; later ones make up for what one loses
+    DIFFERENCES = (
+        "differences"  # to what was said before, the same for everybody; later ones make up for what one loses
+    )
+
+    @property
+    def repaired(self) -> bool:
+        """Whether later messages make up for what one loses."""
+        return self in (Says.COMPENSATED, Says.DIFFERENCES)
 
 
 class GossipAlgorithm(Protocol[S]):
@@ -236,6 +244,10 @@ class GossipAlgorithm(Protocol[S]):
     def bodies(self) -> int:
         """How many vectors a message holds, each encoded for itself."""
         return 1
+
+    def rate(self, codec: Codec[Any]) -> float | None:
+        """Return the averaging rate with this codec; None where the codec does not decide it."""
+        return None
 
     def init(self, x: Vec, view: NodeView) -> S:
         """Return the state before round 0. `x` float32[n] is the first model, and is copied.

@@ -49,6 +49,13 @@ _ONE: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 
 
+def mixes_before_steps(algorithm: GossipAlgorithm[Any]) -> bool:
+    """Return whether models travel as they are before a round's steps, and need not."""
+    from edgegossip.gossip.symmetric import before
+
+    return getattr(getattr(algorithm, "scheme", None), "rule", None) is before
+
+
 def with_order(algorithm: GossipAlgorithm[Any], order: str, many_steps: bool = False) -> GossipAlgorithm[Any]:
     """Return `algorithm` with local step and mixing in one of ORDERS; for "auto" itself, or
     adapt-then-combine where a round has many steps and the algorithm has both. Raises ConfigError

@@ -57,7 +57,7 @@ class Publisher(Protocol[P]):
 
     @property
     def says(self) -> Says:
-        """Whether later messages make up for what one loses."""
+        """What is encoded."""
 
     def init(self, start: Vec, ctx: RoundContext) -> P:
         """Return the memory before the first message. `start`, float32[n]: what replicas start
@@ -130,7 +130,7 @@ class ErrorMemory:
 class Compensated(Publisher[ErrorMemory]):
     """Publishes C[v + e]; what was lost is kept in e and sent later."""
 
-    says = Says.REPAIRED
+    says = Says.COMPENSATED
 
     @override
     def init(self, start: Vec, ctx: RoundContext) -> ErrorMemory:
@@ -173,7 +173,7 @@ class Difference(Publisher[PublicCopies]):
     """Publishes C[v - xhat], by which the public copy xhat moves on."""
 
     replicates = True
-    says = Says.REPAIRED
+    says = Says.DIFFERENCES
 
     @override
     def init(self, start: Vec, ctx: RoundContext) -> PublicCopies:
@@ -252,13 +252,17 @@ class Publishing(Scheme[M]):
     def replicates(self) -> bool:
         return self.publisher.replicates
 
+    @override
+    def rate(self, codec: Codec[Any]) -> float | None:
+        return self.publisher.rate(codec) if self.says.repaired and not self.eta else None
+
     def first_rate(self, ctx: RoundContext) -> float:
         """Return the averaging rate before the first message."""
         return self.eta or self.publisher.rate(on_probe(ctx.view.codec, ctx.view.layout.size // self.fragments))
 
     def follows(self, ctx: RoundContext) -> bool:
         """Tell whether the averaging rate goes by the messages."""
-        return not self.eta and self.says is Says.REPAIRED and follows(ctx.view.codec)
+        return not self.eta and self.says.repaired and follows(ctx.view.codec)
 
     def rate_after(self, ctx: RoundContext, before: float, *bodies: Body) -> float:
         """Return the averaging rate of a message with these bodies, `before` that of its sender's

@@ -37,6 +37,7 @@ from typing import Annotated, Any, TypeAlias
 from typing_extensions import override
 
 from edgegossip.choices import Range
+from edgegossip.codecs.base import Codec
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import messages
 from edgegossip.gossip.base import (
@@ -177,6 +178,10 @@ class Synchronous(GossipAlgorithm[State]):
     @override
     def bodies(self) -> int:
         return self.scheme.bodies
+
+    @override
+    def rate(self, codec: Codec[Any]) -> float | None:
+        return self.scheme.rate(codec)
 
     # -- What the caller does: GossipAlgorithm
 

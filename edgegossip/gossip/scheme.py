@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from edgegossip.codecs.base import Body, Ctx
+from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.codecs.keys import derive_key
 from edgegossip.frame import Frame, Kind
 from edgegossip.gossip.base import Audit, Neighbours, NodeView, Says
@@ -165,6 +165,10 @@ class Scheme(Protocol[M]):
     @property
     def says(self) -> Says:
         """What is encoded."""
+
+    def rate(self, codec: Codec[Any]) -> float | None:
+        """Return the averaging rate with this codec; None where the codec does not decide it."""
+        return None
 
     @property
     def parts(self) -> int:

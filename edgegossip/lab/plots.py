@@ -34,7 +34,7 @@ from edgegossip.report.draw import (
     share_limits,
 )
 from edgegossip.report.style import MATPLOTLIB
-from edgegossip.report.units import printable
+from edgegossip.untrusted import printable
 
 Point: TypeAlias = tuple[float, float]
 

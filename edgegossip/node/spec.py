@@ -13,7 +13,7 @@ from edgegossip.engine.joining import PENDING_BYTES
 from edgegossip.files import text_of
 from edgegossip.frame import HEADER_BYTES, Limits
 from edgegossip.gossip import topologies
-from edgegossip.gossip.base import GossipAlgorithm, NodeView, Says, Topology
+from edgegossip.gossip.base import GossipAlgorithm, NodeView, Topology
 from edgegossip.gossip.momentum import with_momentum
 from edgegossip.gossip.order import with_order
 from edgegossip.gossip.robust import with_robust_mixing
@@ -119,7 +119,7 @@ def make_codec(recipe: Recipe) -> Codec[Any]:
             f"codec.name = auto does not go with gossip.algorithm = {algorithm.name}, whose messages {why}; "
             "choose another algorithm, or the codec dither"
         )
-    return auto.for_scheme(codec, repaired=algorithm.says is Says.REPAIRED)
+    return auto.for_scheme(codec, repaired=algorithm.says.repaired)
 
 
 def mesh_limits(grace_s: float) -> MeshLimits:

@@ -158,15 +158,19 @@ class BestModels:
     def offer(
         self, found: Metrics, round: Round, arrays: Callable[[], Mapping[str, NDArray[Any]]], travels: int
     ) -> None:
-        """Keep the model after so many rounds, if it is one of the best by what was `found` of it.
-        What cannot be kept is told, and costs nothing else."""
+        """Keep the model after so many rounds, if it is one of the best by what was `found` of
+        it."""
         merit = found.merit(self._recipe.evaluation.better)
         if merit is None:
             name, _ = found.headline or ("loss", 0.0)
             self._say_once(f"nobody knows whether a higher {name} is better: say evaluation.better = higher, or lower")
             return
-        if len(self._merits) >= self._most and merit <= min(self._merits.values()):
-            return
+        if len(self._merits) < self._most or merit > min(self._merits.values()):
+            self.keep(merit, round, arrays, travels)
+
+    def keep(self, merit: float, round: Round, arrays: Callable[[], Mapping[str, NDArray[Any]]], travels: int) -> None:
+        """Keep the model after so many rounds, in place of the worst where there are enough. What
+        cannot be kept is told, and costs nothing else."""
         about = {**about_model(self._name, round, travels), "merit": repr(merit)}
         try:
             save_model(self._path(round), arrays(), about)

@@ -21,10 +21,11 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from edgegossip.report.series import Curves, Numbers, column_mean, column_range, smooth, thin
 from edgegossip.report.style import LIGHT, MATPLOTLIB, SERIES, TEST, TEXTURES, TRAIN, places
-from edgegossip.report.units import bytes_text, printable, seconds_text
+from edgegossip.report.units import bytes_text, seconds_text
 from edgegossip.telemetry.records import EVALUATED, PARTS, score_text
 from edgegossip.telemetry.summary import evaluated_by
 from edgegossip.types import HostError
+from edgegossip.untrusted import printable
 
 INK, MUTED = LIGHT["ink"], LIGHT["muted"]
 

@@ -22,11 +22,12 @@ from typing_extensions import override
 
 from edgegossip.report.progress import COLUMNS, Fleet, Notice, Watcher, cells, doing, heads, notice_text, title
 from edgegossip.report.table import aligned
-from edgegossip.report.units import bytes_text, number_text, printable, seconds_text
+from edgegossip.report.units import bytes_text, number_text, seconds_text
 from edgegossip.telemetry.records import EventRecord, MetricsRecord, Record, score_text
 from edgegossip.telemetry.run_folder import RunData
 from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.types import NodeId, Round
+from edgegossip.untrusted import printable
 
 PLAIN_EVERY_S = 2.0
 NOTEBOOK_EVERY_S = 1.0

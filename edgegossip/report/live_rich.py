@@ -24,8 +24,9 @@ from edgegossip.report.progress import (
     notice_text,
     title,
 )
-from edgegossip.report.units import bytes_text, number_text, printable, seconds_text
+from edgegossip.report.units import bytes_text, number_text, seconds_text
 from edgegossip.telemetry.records import PARTS, score_text
+from edgegossip.untrusted import printable
 
 _STYLES = {"lost": "bold red", "failed": "bold red", "finished": "green"}
 _PER_SECOND = 4

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgegossip.report.units import UNKNOWN, brief_text, bytes_text, number_text, printable, seconds_text
+from edgegossip.report.units import UNKNOWN, brief_text, bytes_text, number_text, seconds_text
 from edgegossip.telemetry.clocks import AFTERWARDS, OF_THE_RUN, Clocks
 from edgegossip.telemetry.records import EVALUATED, PARTS, EventRecord, MetricsRecord, Record, score_text, scores_in
 from edgegossip.telemetry.run_folder import Follower, RunData, is_written, read_run
 from edgegossip.telemetry.summary import COORDINATOR, head_of, members_of
 from edgegossip.types import DataError, NodeId, Round
+from edgegossip.untrusted import printable
 
 _STATES = {
     "listening": "starting",

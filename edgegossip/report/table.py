@@ -7,9 +7,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgegossip.report.units import bytes_text, number_text, padded, printable, seconds_text, width
+from edgegossip.report.units import bytes_text, number_text, padded, seconds_text, width
 from edgegossip.telemetry.records import PARTS, score_text
 from edgegossip.telemetry.summary import SENT, beside, evaluated_by
+from edgegossip.untrusted import printable
 
 _RUIN = {  # verdict.py's word -> how the run ended
     "diverged": "diverged",
@@ -144,6 +145,8 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
         notes.append(f"started again: {printable(names)}; figures are of all its processes together")
     for one in summary.get("resumes") or ():
         notes.append(f"resumed{_moment(one)}; figures are of the whole run")
+    if summary.get("ended_early"):
+        notes.append(printable(summary["ended_early"]))
     if summary.get("unfinished_nodes"):
         notes.append(f"not finished: {printable(', '.join(summary['unfinished_nodes']))}")
     return notes

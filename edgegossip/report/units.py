@@ -48,13 +48,6 @@ def number_text(value: float | None, digits: int) -> str:
     return f"{value:.{digits}f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
-def printable(text: str, most: int = 500) -> str:
-    """Return text from elsewhere, such as a peer's reason, without what could steer a terminal, and
-    not endless."""
-    clean = "".join(c if c.isprintable() else " " for c in text)
-    return clean if len(clean) <= most else clean[: most - 3] + "..."
-
-
 def width(text: str) -> int:
     """Return how many columns of a terminal a text takes: marks that combine with the character
     before take none, characters of East Asia two."""

@@ -200,7 +200,7 @@ class MemberServer(ThreadingHTTPServer):
 
     def tell(self, caller: Caller | None, host: str, why: str) -> None:
         """Say that somebody was refused, if nobody has said so of late."""
-        refusal = Refusal(caller.subject.name if caller else "", host, printable(why, 400))
+        refusal = Refusal(caller.subject.name if caller else "", host, printable(why.strip(), 400))
         source = caller.subject if caller else network_of(host)
         with self._lock:
             is_new = self._lines.worth((source, refusal.why), time.monotonic(), source)

@@ -6,7 +6,8 @@
     parse_record(line)                          records.py   what a board printed
     read_run(path), summarise(...)              run_folder.py, summary.py
     Clocks().at(record)                         clocks.py    times of all nodes on one clock
-    Evidence().findings(boards)                 verdict.py    what came out other than was asked for
+    verdict.findings(evidence, boards)          verdict.py    what came out other than was asked for
+    Evidence().take(record)                     evidence.py   what that goes by; cures.py has cures
     verify(read_run(path))                      laws.py       what contradicts; history.py
     SocketMeter().sample()                      sockets.py    bytes of the process's connections
 

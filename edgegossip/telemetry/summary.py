@@ -22,6 +22,8 @@ What is not known is null, never 0. A board that was lost keeps its own figures 
 - `interruptions`: each time that a board's process ended before it had finished: when, on that
   clock, and after how many rounds. Not where the whole run was stopped, and `resumes` has when it
   went on, and how many rounds all boards had done.
+- `ended_early`: the sentence with which a coordinator ended the run before its last round; else
+  empty.
 - `bits_per_value`: all payload bits of the boards divided by all values they stood for.
 - `verdict`: what is not as it should be, see verdict.py; while boards are at work it says which of
   them were lost, and nothing else.
@@ -44,7 +46,7 @@ from edgegossip.telemetry.run_folder import RunData
 from edgegossip.types import NodeId, better_of
 
 if TYPE_CHECKING:
-    from edgegossip.telemetry.verdict import RunPlan
+    from edgegossip.telemetry.evidence import RunPlan
 
 _SENT_METRICS = {
     "payload": "net/payload_bytes",
@@ -184,7 +186,7 @@ def members_of(run: RunData) -> Sequence[NodeId]:
 
 def plan_of(run: RunData) -> RunPlan:
     """Return what the verdict goes by beside the records, as far as the folder tells."""
-    from edgegossip.telemetry.verdict import RunPlan  # here: a board that waits judges nothing
+    from edgegossip.telemetry.evidence import RunPlan  # here: a board that waits judges nothing
 
     return RunPlan.of(recipe_of(run), run.partition, run.topology)
 
@@ -222,12 +224,13 @@ class Summary:
     def __init__(self, members: Sequence[NodeId] = (), plan: RunPlan | None = None) -> None:
         self._members = len(members)  # the first of the nodes, in their order
         self._nodes = {name: _Totals() for name in members}
-        from edgegossip.telemetry.verdict import Evidence
+        from edgegossip.telemetry.evidence import Evidence
 
         self._evidence = Evidence(plan)
         self._clocks = Clocks()
         self._last_s: dict[NodeId, float] = {}  # of what a node said itself
         self._run_s = 0.0  # of what was said of it
+        self._ended_early = ""
 
     def take(self, record: Record) -> None:
         """Take in one record."""
@@ -242,6 +245,8 @@ class Summary:
             totals.state = ENDS.get(record.name, totals.state)
             if record.name in _INTERRUPTED:
                 totals.interrupted(record)
+            if record.name == "ended-early":
+                self._ended_early = record.text
             if record.name == "trained-alone":
                 totals.alone = _shown(record.fields)
             if record.name == "averaged":
@@ -266,6 +271,7 @@ class Summary:
             **_document(head, nodes, seconds),
             "interruptions": sorted(self._interruptions(nodes), key=lambda one: one["t_s"]),
             "resumes": [*self._resumes(nodes)],
+            "ended_early": self._ended_early,
             "verdict": self._verdict(),
         }
 
@@ -291,9 +297,13 @@ class Summary:
         states = {name: t.state for name, t in boards.items()}
         finished = [name for name, state in states.items() if state == "finished"]
         over = finished and "unfinished" not in states.values()
-        found = self._evidence.findings(finished) if over else []
-        found += self._evidence.lost({name: t.why for name, t in boards.items() if t.state == "lost"}, len(boards))
-        return [finding.to_json() for finding in found]
+        lost = {name: t.why for name, t in boards.items() if t.state == "lost"}
+        if not over and not lost:
+            return []
+        from edgegossip.telemetry import verdict
+
+        found = verdict.findings(self._evidence, finished) if over else []
+        return [finding.to_json() for finding in (*found, *verdict.lost(lost, len(boards)))]
 
 
 def _document(head: Mapping[str, Any], nodes: Mapping[NodeId, _Totals], seconds: float) -> dict[str, Any]:

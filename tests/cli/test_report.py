@@ -19,11 +19,11 @@ import tomli_w
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from edgegossip.report.units import printable
 from edgegossip.report.web.page import write_page
 from edgegossip.telemetry.records import PARTS
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise
+from edgegossip.untrusted import printable
 from tests.drawn import drawn_texts
 from tests.report.web.synthetic import write_run
 
@@ -64,6 +64,9 @@ def test_a_dry_run_says_what_would_run_and_leaves_nothing(command, tmp_path):
     code, _, err = command("run", "quickstart-gossip", "--dry-run", "--set", "codec.name=topkk")
     assert code == 2 and "did you mean topk" in err
     assert json.loads(command("run", "quickstart-gossip", "--dry-run", "--json")[1])["values"] == 9610
+    assert "nothing is wrong with it; " in out
+    out = command("run", "quickstart-gossip", "--dry-run", "--set", "codec.name=topk")[1]
+    assert "!! codec topk" in out and "it can be run; " in out and "nothing is wrong" not in out
 
 
 def test_several_runs_get_one_page_and_exports(command, runs, tmp_path, monkeypatch):

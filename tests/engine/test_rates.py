@@ -40,7 +40,7 @@ class Network:
     def round(self, speeds: Speeds, compute_s: float = 1.0) -> dict[str, int]:
         """Return what was planned; time goes on until the last message is there."""
         allowed = self.rates.plan(speeds, compute_s)
-        self.rates.told(min(allowed.values()), error_of(min(allowed.values()), self.rates.goal.says is Says.REPAIRED))
+        self.rates.told(min(allowed.values()), error_of(min(allowed.values()), self.rates.goal.says.repaired))
         self.now_s += compute_s
         ends = self._in_turn(allowed, speeds) if self.in_turn else self._side_by_side(allowed, speeds)
         for peer, end_s in sorted(ends.items(), key=lambda item: item[1]):
@@ -74,12 +74,12 @@ class Network:
 
 
 def goal(repaired: bool = True, apart: bool = False, seconds: float = 0.0, most_bytes: int = 0) -> Goal:
-    says = Says.MODELS if apart else Says.REPAIRED if repaired else Says.UPDATES
+    says = Says.MODELS if apart else Says.DIFFERENCES if repaired else Says.UPDATES
     return Goal(VALUES, says, least(says), most_bytes, seconds)
 
 
 def least(says: Says) -> int:
-    return VALUES // (256 if says is Says.REPAIRED else 32)
+    return VALUES // (256 if says.repaired else 32)
 
 
 speeds = st.floats(2e3, 2e7)
@@ -104,7 +104,7 @@ def test_a_limit_of_seconds_is_kept_and_used(repaired: bool, apart: bool, speed:
 
 def cost(size: float, says: Says, speed: float, compute_s: float) -> float:
     """Seconds to the same model."""
-    repaired = says is Says.REPAIRED
+    repaired = says.repaired
     e = error_of(size, repaired) ** 2
     noise = e / (1 - e) if repaired else e
     rounds = math.inf if repaired and e > 1.11 * COARSEST**2 else 1 + noise / BEARS[says]
@@ -265,7 +265,7 @@ def test_what_is_planned_is_what_is_sent(repaired: bool, most_bytes: int, speed:
     """However few bytes are allowed: they are never above those of the codec, nor below its
     least."""
     codec = auto.for_scheme(codecs.get("auto", bytes=most_bytes), repaired)
-    rates = rates_for(codec, LAYOUT, Says.REPAIRED if repaired else Says.UPDATES)
+    rates = rates_for(codec, LAYOUT, Says.DIFFERENCES if repaired else Says.UPDATES)
     assert rates is not None
     for k in range(3):
         planned = rates.plan(["b"], 0.1)["b"]

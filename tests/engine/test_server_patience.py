@@ -101,7 +101,7 @@ def test_the_model_of_each_better_evaluation_is_handed_over_as_it_was_tested(eve
         board.workload.evaluate = lambda x, examples=None, seen=seen: Metrics(1.0, 100, {"accuracy": next(seen)})  # type: ignore[misc]
     run.play()
     assert [effect.rounds for effect in better] == [1, 2, 5, 8]
-    assert [effect.found.accuracy for effect in better] == pytest.approx([0.3, 0.5, 0.7, 0.9])
+    assert [effect.merit for effect in better] == pytest.approx([0.3, 0.5, 0.7, 0.9])
     for effect in better:
         np.testing.assert_array_equal(effect.model, run.rounds[effect.rounds - 1].model)
 

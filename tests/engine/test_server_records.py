@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,11 +10,10 @@ import pytest
 
 from edgegossip.agreement import Agreement
 from edgegossip.checkpoint.format import from_bytes, to_bytes
-from edgegossip.engine.plausible import Losses, ServerLevels
-from edgegossip.engine.server_frames import COORDINATOR
-from edgegossip.engine.server_records import BoardRecords, Evaluations, Progress, Value
+from edgegossip.engine.plausible import ServerLevels
+from edgegossip.engine.server_records import BoardRecords, Progress, Value
 from edgegossip.frame import Aux, Frame, Kind
-from edgegossip.types import DataError, DecodeError, Metrics, NodeId, Round
+from edgegossip.types import DataError, DecodeError, NodeId, Round
 from tests.engine.toy import LAYOUT
 
 FRAME = Frame(Kind.UPDATE, 1, b"", LAYOUT.hash, b"r" * 16, 0, 1, 1, b"12345678", {Aux.LOSS: 0.5, Aux.EXAMPLES: 8.0})
@@ -104,61 +102,6 @@ def test_progress_survives_bytes() -> None:
 def test_progress_of_something_else_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(DataError):
         Progress.from_plain(wrong, LAYOUT, None)
-
-
-def test_an_evaluation_that_one_board_owes_is_asked_of_another(written: Written) -> None:
-    logs: list[str] = []
-    made = Evaluations(frozenset({1, 5}), Losses(), lambda event, text, **fields: logs.append(text), written)
-    made.after(1)
-    assert (
-        made.wanted == made.open == 1 and list(made.ask(["a"], 1)) == ["a"] and made.open == 1 and made.wanted is None
-    )
-    made.failed("a", "it went away")
-    assert made.wanted == 1 and list(made.ask(["b", "a"], 3)) == ["b"]  # although it would be a's turn
-    made.answered("b", Metrics(0.5, 10, {"accuracy": 0.5, "f1": 0.25}))
-    values = {"eval/loss": 0.5, "eval/accuracy": 0.5, "eval/f1": 0.25, "eval/examples": 10}
-    assert written.all == [(COORDINATOR, 3, values)]
-    made.after(5)
-    made.ask(["a"], 5)
-    made.failed("a", "it hangs")
-    assert list(made.ask(["a"], 6)) == ["a"]  # there is nobody else
-    made.failed("a", "it hangs again")
-    assert made.wanted is None and made.open is None
-    assert logs == ["the model after round 6 is not evaluated (a: it hangs; a: it hangs again)"]
-
-
-def test_where_each_board_has_a_test_set_the_evaluation_is_the_mean_by_examples(written: Written) -> None:
-    logs: list[str] = []
-    log = lambda event, text, **fields: logs.append(text)  # noqa: E731
-    made = Evaluations(frozenset({1, 3, 5}), Losses(), log, written, everywhere=True)
-    made.after(1)
-    assert list(made.ask(["a", "b", "c", "d"], 1)) == ["a", "b", "c", "d"] and made.open == 1
-    made.answered("a", Metrics(0.5, 30, {"accuracy": 0.5, "f1": 0.25}))
-    made.answered("b", Metrics(0.1, 10, {"accuracy": 0.9}))
-    made.answered("c", Metrics(math.nan, 0))  # it has no test set
-    assert not written.all  # until the round is over; d is late
-    made.after(2)
-    values = {"eval/loss": pytest.approx(0.4), "eval/accuracy": pytest.approx(0.6), "eval/examples": 40}
-    assert written.all == [(COORDINATOR, 1, values)] and made.open is None
-    made.answered("d", Metrics(0.5, 10, {"accuracy": 0.5}))
-    made.after(3)
-    assert list(made.ask(["a", "b", "c"], 3)) == ["a", "b"]
-    made.failed("a", "it hangs")
-    made.after(4)
-    assert len(written.all) == 1
-    assert logs[-1] == "the model after round 3 is not evaluated (a: it hangs; b: it has not answered in time)"
-
-
-def test_of_boards_elsewhere_each_ones_own_evaluation_is_recorded_too(written: Written) -> None:
-    made = Evaluations(frozenset({1}), Losses(), lambda *_, **__: None, written, everywhere=True, of_boards=True)
-    made.after(1)
-    made.ask(["a", "b"], 1)
-    made.answered("b", Metrics(0.1, 10, {"accuracy": 0.9}))
-    made.answered("a", Metrics(0.5, 30, {"accuracy": 0.5}))
-    made.after(2)
-    assert [(name, step, values["eval/accuracy"]) for name, step, values in written.all] == [
-        ("a", 1, 0.5), ("b", 1, 0.9), (COORDINATOR, 1, pytest.approx(0.6)),
-    ]  # fmt: skip
 
 
 def test_what_boards_have_alike_survives_a_restart() -> None:

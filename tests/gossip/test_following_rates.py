@@ -28,7 +28,7 @@ class Links:
 
     def __init__(self, fleet: Any, mbit: Sequence[float], seconds: float) -> None:
         codec = for_scheme(codecs.get("auto", seconds=seconds), True)
-        self._rates = [rates_for(codec, fleet.layout, Says.REPAIRED) for _ in mbit]
+        self._rates = [rates_for(codec, fleet.layout, Says.DIFFERENCES) for _ in mbit]
         self._speeds = [1e6 * speed / 8 for speed in mbit]
         self._fleet, self._now = fleet, 0.0
 

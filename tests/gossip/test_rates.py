@@ -11,7 +11,6 @@ import pytest
 
 from edgegossip import codecs, gossip
 from edgegossip.codecs import auto
-from edgegossip.gossip.base import Says
 from edgegossip.layout import Layout, TensorSpec
 from tests.gossip.pairs import Net, update
 
@@ -24,7 +23,7 @@ class RatedNet(Net):
 
     def view(self, index: int, **changes: Any) -> Any:
         says = self.algorithm.says
-        codec = auto.for_scheme(codecs.get("auto"), repaired=says is Says.REPAIRED)
+        codec = auto.for_scheme(codecs.get("auto"), repaired=says.repaired)
         return Net.view(self, index, codec=codec, layout=LAYOUT, **changes)
 
     def __post_init__(self) -> None:
@@ -88,6 +87,6 @@ def test_a_neighbour_gets_what_its_link_is_allowed(name: str) -> None:
 @pytest.mark.parametrize("name", ["choco-sgd", "deep-squeeze", "bagua-lp", "sparse-push", "quant-sgp"])
 def test_where_all_get_the_same_the_smallest_allowance_decides(name: str) -> None:
     net, rng = fleet(name)
-    assert net.algorithm.says is Says.REPAIRED
+    assert net.algorithm.says.repaired
     sizes = play(net, rng)
     assert sizes[1]["board-2"] == sizes[1]["board-0"] <= LEAST

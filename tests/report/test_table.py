@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 
 from edgegossip.report.table import run_table, runs_table
-from edgegossip.report.units import bytes_text, number_text, printable, seconds_text
+from edgegossip.report.units import bytes_text, number_text, seconds_text
 from edgegossip.telemetry.records import EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import read_run
 from edgegossip.telemetry.summary import summarise, summarise_records
+from edgegossip.untrusted import printable
 
 
 @pytest.mark.parametrize(
@@ -117,6 +118,14 @@ def test_what_boards_reached_by_themselves_has_a_table():
     served = run_table(summarise_records({"run": "r", "mode": "server"}, ["a", "b"], records, alone))
     assert ["all", "0.5000", "0.2500"] in [line.split() for line in served.splitlines()]
     assert "no exchange; all boards count the same there" in joined(served)
+
+
+def test_a_run_that_patience_ended_says_so():
+    said = "training ends after round 7: no evaluation was better than that after round 3 for so long"
+    ended = EventRecord("coordinator", 3.0, "ended-early", f"{said} (evaluation.patience = 3)", {"rounds": "7"})
+    document = summarise_records({"run": "r", "mode": "server", "rounds_asked": 40}, ["a"], [_evaluated("a")], [ended])
+    assert document["ended_early"] == ended.text and said in joined(run_table(document))
+    assert summarise_records({"run": "r"}, ["a"], [_evaluated("a")], [])["ended_early"] == ""
 
 
 def test_where_the_coordinator_evaluates_the_table_says_whose_figures_they_are():

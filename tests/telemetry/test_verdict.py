@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from edgegossip.gossip.robust import far_beyond
 from edgegossip.report.table import run_table
+from edgegossip.telemetry.evidence import RunPlan
 from edgegossip.telemetry.records import EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise, summarise_records
-from edgegossip.telemetry.verdict import RunPlan
 from edgegossip.untrusted import Refusal
 
 BOARDS = ("a", "b", "c", "d")
@@ -558,11 +558,24 @@ def test_a_run_whose_training_went_into_other_models_failed() -> None:
     assert (kind, ruin) == ("untrained", False) and "trained at b is not" in text
 
 
-def test_boards_that_changed_nothing_are_a_hint_and_one_round_of_it_is_none() -> None:
-    """They may have no data, or take part to listen."""
+def test_a_run_in_which_nothing_of_the_model_changed_on_any_board_failed() -> None:
+    """As where a script trains a functional copy, without an optimiser of torch."""
     ((kind, ruin, text),) = told(events=[untrained(n, 40, 0) for n in BOARDS])
+    assert (kind, ruin) == ("untrained", True)
+    assert "training changed nothing of the model that join was given at a, b, c and d" in text
+    mixed = [untrained(n, 40, 40 * (n == "a")) for n in BOARDS]
+    assert told(events=mixed)[0][:2] == ("untrained", True)
+
+
+def test_some_boards_that_changed_nothing_are_a_hint_and_one_round_of_it_is_none() -> None:
+    """They may be there to evaluate."""
+    ((kind, ruin, text),) = told(events=[untrained(n, 40, 0) for n in "abc"])
     assert (kind, ruin) == ("untrained", False) and "training changed nothing of the model" in text
     assert told(events=[EventRecord("a", 1.0, "unchanged", "in round 0 nothing of the model changed")]) == []
+    own = [MetricsRecord("a", k, float(k), {"train/loss": falls(k)}) for k in range(40)]
+    events = [untrained("a", 40, 0), EventRecord("a", 99.0, "finished", "a")]
+    (found,) = summarise_records(HEAD, ("a",), own, events)["verdict"]
+    assert (found["kind"], found["ruin"]) == ("untrained", False), "others' records are elsewhere"
 
 
 def counted(heard: Callable[[str, int], int], rounds: int = 3, mode: str = "gossip", **more: Any) -> Any:

@@ -42,7 +42,7 @@ from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.telemetry.summary import COORDINATOR
 from edgegossip.telemetry.verdict import causes
 from edgegossip.training.data import Board
-from edgegossip.types import ConfigError, Metrics, NodeId, Round, RunError, UsageError, Vec
+from edgegossip.types import ConfigError, NodeId, Round, RunError, UsageError, Vec
 
 RETURN_S = 600.0  # boards look for their coordinator as long
 FINAL_MODEL = "model"
@@ -312,11 +312,11 @@ def _final_saver(
 
 def _best_saver(
     recipe: Recipe, folder: RunFolder, first: training.FirstModel, sink: RecordSink
-) -> Callable[[Vec, Round, Metrics], None]:
+) -> Callable[[Vec, Round, float], None]:
     """Return what keeps the model of the best evaluation so far, in place of the one before."""
     best = BestModels(folder.path / BEST, COORDINATOR, recipe, sink, most=1)
     arrays, travels = first.arrays, len(first.layout.tensors)
-    return lambda x, rounds, found: best.offer(found, rounds, lambda: arrays(x), travels)
+    return lambda x, rounds, merit: best.keep(merit, rounds, lambda: arrays(x), travels)
 
 
 def _follow(coordinator: Coordinator, supervisor: Supervisor) -> None:

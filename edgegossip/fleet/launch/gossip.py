@@ -27,16 +27,14 @@ from edgegossip.fleet.launch.supervisor import (
 from edgegossip.gossip.topologies import NOBODY
 from edgegossip.modelfile import write_model
 from edgegossip.node.spec import make_topology
-from edgegossip.node.storage import vector_of
 from edgegossip.recipe import Recipe
-from edgegossip.report.models import AVERAGED, FoundModel, RunModels
-from edgegossip.telemetry.records import EventRecord, score_text
+from edgegossip.report.models import AVERAGED, RunModels
+from edgegossip.telemetry.records import EventRecord
 from edgegossip.telemetry.run_folder import RunFolder
 from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.types import EdgegossipError, NodeId, RunError
 
 START_S = 120.0  # a slow board imports numpy and grpc in under 20 s
-LOOK_CLOSER = 0.05  # in lengths of the average: how far from it no board is whose fleet agrees
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,8 @@ def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
         if not run.recipe.network.restarts and given is None:
             fork_server.close()  # it has nothing more to do
         kept = partial(has_checkpoints, run.folder.path)
-        supervisor = Supervisor(boards, messages, run.sink, has_checkpoint=kept)
+        alone = run.recipe.gossip.topology == NOBODY
+        supervisor = Supervisor(boards, messages, run.sink, has_checkpoint=kept, alone=alone)
         addresses = _addresses(supervisor)
         for board in boards:
             _send_addresses(run, board, addresses)
@@ -121,10 +120,9 @@ def start_fork_server(run: LocalRun) -> ForkServer:
 
 def compare_models(run: LocalRun, names: Sequence[NodeId]) -> None:
     """Say for the verdict how far each board's final model is from the average of all: an event
-    `compared` a board, lengths in values. Where one is far, the average itself is evaluated (that
-    takes the data set and torch): an event `averaged`. Nothing where a model is missing.
+    `compared` a board, lengths in values. Nothing where a model is missing.
 
-    It is a look at a run that has ended: whatever cannot be read or evaluated is not said."""
+    It is a look at a run that has ended: whatever cannot be read is not said."""
     ending = run.recipe.checkpoint.format
     if run.recipe.gossip.topology == NOBODY:
         return  # they were never to be one
@@ -142,13 +140,11 @@ def compare_models(run: LocalRun, names: Sequence[NodeId]) -> None:
                 known["statistics"] = average.statistics[name]
                 text += f"; its statistics of batch norm are {average.statistics[name]:.3g} deviations from theirs"
             run.sink.event(name, "compared", text, **known)
-        if max(average.away.values()) > LOOK_CLOSER and not run.averages:
-            _evaluate_average(run, average)
 
 
 def _hand_out_average(run: LocalRun, supervisor: Supervisor) -> None:
     """Give every board that has trained the average of all their models to test; nothing where that
-    cannot be made."""
+    cannot be made. They have as long for it as the run took until now."""
     path, made = run.folder.checkpoint_dir / f".{AVERAGED}.npz", False
     with suppress(EdgegossipError, OSError):
         average = RunModels([run.folder.path]).average([n for n in run.members if n not in supervisor.lost])
@@ -156,24 +152,9 @@ def _hand_out_average(run: LocalRun, supervisor: Supervisor) -> None:
         made = True
     for board in supervisor.running():
         board.send_line(json.dumps({"average": str(path) if made else None}))
+    supervisor.handed_out_s = time.monotonic()
     supervisor.until_ended()
     path.unlink(missing_ok=True)
-
-
-def _evaluate_average(run: LocalRun, average: FoundModel) -> None:
-    """Say how good the average of the boards' models is."""
-    recipe, name = run.recipe, run.members[0]
-    if recipe.run.script:
-        return  # its data and its loss are the script's
-    from edgegossip.training import build_workload
-
-    workload = build_workload(recipe, 0, name)
-    metrics = workload.evaluate(vector_of(average.arrays, workload.layout))
-    if metrics is not None:
-        headline, value = metrics.headline or ("loss", metrics.loss)
-        known = {"loss": metrics.loss, headline: value}
-        said = f"{'test loss' if headline == 'loss' else headline} {score_text(headline, value)}"
-        run.sink.event(name, "averaged", f"the average of the boards' models: {said}", **known)
 
 
 def _drop_checkpoints(run: LocalRun) -> None:

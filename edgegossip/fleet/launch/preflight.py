@@ -4,21 +4,21 @@ written."""
 from __future__ import annotations
 
 import importlib.util
-import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
+from glob import escape, glob
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edgegossip import codecs, training
+from edgegossip import codecs, gossip, training
 from edgegossip.codecs.base import Codec, inside
 from edgegossip.gossip import outer, topologies
-from edgegossip.gossip.averaging import default_eta, follows, lost_of_normal, memory_eta, on_probe
+from edgegossip.gossip.averaging import follows, lost_of_normal, on_probe
+from edgegossip.gossip.base import GossipAlgorithm, Says
 from edgegossip.gossip.fragments import cut
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.mesh.address import Address
@@ -26,12 +26,9 @@ from edgegossip.node.spec import NodeSpec, make_algorithm, make_codec, make_view
 from edgegossip.recipe import Recipe, run_id
 from edgegossip.telemetry.summary import COORDINATOR
 from edgegossip.training.check import data_notice
-from edgegossip.training.data import Board, is_custom, is_declared, other_names
-from edgegossip.types import ConfigError, DataError, HostError, NodeId, RunError, UsageError
+from edgegossip.training.data import Board, is_custom, is_declared
+from edgegossip.types import ConfigError, HostError, NodeId, UsageError
 
-_WHOLE_MODELS = ("dpsgd", "sgp", "d2", "ad-psgd")
-_WITH_MEMORY = ("deep-squeeze", "sparse-push")
-_ETA_BY_CODEC = (*_WITH_MEMORY, "choco-sgd", "quant-sgp", "motef")
 _PORT_S = 5.0  # that a process which was just killed may still hold a port
 _COARSE = 0.5  # relative error of a codec from which on whole models suffer
 FLEET = "fleet"  # where `edgegossip fleet init` puts one
@@ -104,16 +101,16 @@ def unused_notice(recipe: Recipe) -> str:
 def remark(recipe: Recipe) -> str:
     """Name the averaging rate where the codec decides it and it is not 1; empty otherwise. It is no
     warning: what was chosen suits the codec."""
-    section = recipe.gossip
-    if recipe.run.mode != "gossip" or section.algorithm not in _ETA_BY_CODEC or section.params.get("eta"):
+    if recipe.run.mode != "gossip":
         return ""
-    rate = memory_eta if section.algorithm in _WITH_MEMORY else default_eta
-    codec = make_codec(recipe)
+    algorithm, codec = _algorithm(recipe), make_codec(recipe)
+    if (eta := algorithm.rate(codec)) is None:
+        return ""
     if follows(codec):
-        return f"{section.algorithm} averages at a rate that follows how many bytes messages have"
-    if _is_limited(codec) or (eta := rate(codec)) == 1.0:  # what bytes keep of a model, its size decides
+        return f"{algorithm.name} averages at a rate that follows how many bytes messages have"
+    if _is_limited(codec) or eta == 1.0:  # what bytes keep of a model, its size decides
         return ""
-    return f"{section.algorithm} averages at gossip.params.eta = {eta:.2g}, as suits codec {recipe.codec.name}"
+    return f"{algorithm.name} averages at gossip.params.eta = {eta:.2g}, as suits codec {recipe.codec.name}"
 
 
 def topology_notice(recipe: Recipe) -> str:
@@ -136,10 +133,8 @@ def topology_notice(recipe: Recipe) -> str:
 
 def memory_notice(recipe: Recipe) -> str:
     """Name a codec that fits no memory of what was lost, or has one of its own, where the algorithm
-    keeps one: `deep-squeeze` and `sparse-push` do, and a difference to a public copy is one. Empty
-    otherwise."""
-    algorithm = recipe.gossip.algorithm
-    if recipe.run.mode != "gossip" or algorithm not in _ETA_BY_CODEC:
+    keeps one, and a difference to a public copy is one. Empty otherwise."""
+    if recipe.run.mode != "gossip" or not (says := (algorithm := _algorithm(recipe)).says).repaired:
         return ""
     codec = codecs.get(recipe.codec.name, **recipe.codec.params)
     if codecs.leaves_rate(codec):  # a dead zone there, which fits
@@ -148,14 +143,14 @@ def memory_notice(recipe: Recipe) -> str:
         codecs.error_feedback(codec)
     except ConfigError as error:
         why = str(error).removeprefix("codec error-feedback: ")
-        if algorithm in _WITH_MEMORY or "memory of its own" in why:
-            return f"{algorithm} remembers what a message loses, as error-feedback does: {why}"
+        if says is Says.COMPENSATED or "memory of its own" in why:
+            return f"{algorithm.name} remembers what a message loses, as error-feedback does: {why}"
     on_model = _on_model(recipe)
-    if algorithm in _WITH_MEMORY or on_model is None or (lost := lost_of_normal(on_model)) < 1.0:
+    if says is Says.COMPENSATED or on_model is None or (lost := lost_of_normal(on_model)) < 1.0:
         return ""
     return (
-        f"codec {recipe.codec.name} changes a vector by {100 * lost**0.5:.0f} % of its length; {algorithm} sends differences, "
-        "which may grow from round to round where that is 100 % or more; deadzone, topk and 4-bit-elastiquant fit"
+        f"codec {recipe.codec.name} changes a vector by {100 * lost**0.5:.0f} % of its length; {algorithm.name} sends "
+        "differences, which may grow from round to round where that is 100 % or more; deadzone, topk and 4-bit-elastiquant fit"
     )
 
 
@@ -175,7 +170,7 @@ def codec_notice(recipe: Recipe) -> str:
     """Say what a user should know of the codec; empty when there is nothing. Of whole models, which
     some gossip algorithms send, a coarse codec takes its share in every round; differences and
     updates may be coarse."""
-    if recipe.run.mode != "gossip" or recipe.gossip.algorithm not in _WHOLE_MODELS:
+    if recipe.run.mode != "gossip" or (algorithm := _algorithm(recipe)).says is not Says.MODELS:
         return ""
     codec = _on_model(recipe)
     if codec is None:
@@ -194,54 +189,23 @@ def codec_notice(recipe: Recipe) -> str:
     return (
         f"codec {recipe.codec.name} changes a vector by {100 * error:.0f} % of its length; whole models travel with "
         f"{recipe.gossip.algorithm}, and this may keep them from training; fp16, bf16, minmax8 and 8-bit-elastiquant fit, "
-        "and so does choco-sgd, which sends differences"
+        f"and so does {gossip.in_differences(algorithm)}, which sends differences"
     )
 
 
-@contextmanager
-def names_explained(recipe: Recipe, members: Sequence[NodeId]) -> Iterator[None]:
-    """Let a DataError or RunError in the block that names a board's path which is not there say
-    that the same is there by the board's name in a fleet of another size."""
-    try:
-        yield
-    except (DataError, RunError) as error:
-        if hint := names_hint(recipe, members, str(error)):
-            raise type(error)(f"{error}{hint}") from error
-        raise
-
-
 def path_notices(recipe: Recipe, members: Sequence[NodeId]) -> list[str]:
-    """Name arguments of the script that are files or folders for some boards and not for others."""
+    """Name arguments of the script that are files or folders for some boards and not for others, or
+    for boards by other names: with more than ten, board-0 is called board-00."""
     said = []
     for word in recipe.run.script_args:
-        paths = {name: _for_board(word, name, k) for k, name in enumerate(members)}
-        missing = [path for path in paths.values() if not Path(path).exists()]
-        others = [_for_board(word, other, k) for k, name in enumerate(members) for other in other_names(k, name)]
-        if missing and any(map(os.path.exists, {*paths.values(), *others})) and len({*paths.values()}) > 1:
+        path = word.rpartition("=")[2]
+        paths = {path.replace("{board}", name).replace("{index}", str(k)) for k, name in enumerate(members)}
+        missing = sorted(one for one in paths if not Path(one).exists())
+        there = glob(escape(path).replace("{board}", "board-*").replace("{index}", "[0-9]*"))
+        if missing and there and len(paths) > 1:
             more = f" and {len(missing) - 1} more are" if missing[1:] else " is"
-            said.append(f"{word}: {missing[0]}{more} not there{names_hint(recipe, members, missing[0])}")
+            said.append(f"{word}: {missing[0]}{more} not there, and {min(there)} is")
     return said
-
-
-def _for_board(word: str, name: NodeId, index: int) -> str:
-    """The path in an argument such as --data=data/{board}, for this board."""
-    return word.rpartition("=")[2].replace("{board}", name).replace("{index}", str(index))
-
-
-def names_hint(recipe: Recipe, members: Sequence[NodeId], text: str) -> str:
-    """Return what to add to a text that names a board's path, see `names_explained`; empty where
-    that path is there, or no other."""
-    for word in (recipe.data.dir, *recipe.run.script_args):
-        for k, name in enumerate(members) if "{board}" in word else ():
-            mine, *others = (_for_board(word, board, k) for board in (name, *other_names(k, name)))
-            there = "" if mine not in text or Path(mine).exists() else next(filter(os.path.exists, others), "")
-            if there:
-                cure = "" if f"board-{k}" == name else ", or write board-{index} for {board}"
-                return (
-                    f"; {there} is there: names of boards have leading zeros where there are more than ten, so here "
-                    f"they are {members[0]}, ...: rename it{cure}"
-                )
-    return ""
 
 
 def require(module: str, cure: str) -> None:
@@ -342,6 +306,10 @@ def _codecs_of(recipe: Recipe) -> list[Codec[Any]]:
         return [make_codec(recipe)]
     server = recipe.server
     return [codecs.get(recipe.codec.name, **recipe.codec.params), codecs.get(server.downlink, **server.downlink_params)]
+
+
+def _algorithm(recipe: Recipe) -> GossipAlgorithm[Any]:
+    return gossip.get(recipe.gossip.algorithm, **recipe.gossip.params)
 
 
 def _is_limited(codec: Codec[Any]) -> bool:

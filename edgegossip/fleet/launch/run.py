@@ -22,8 +22,6 @@ from edgegossip.fleet.launch.identities import identities
 from edgegossip.fleet.launch.outputs import Outputs
 from edgegossip.fleet.launch.preflight import (
     check_sizes,
-    names_explained,
-    names_hint,
     notices,
     own_boards,
     path_notices,
@@ -40,7 +38,7 @@ from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import COORDINATOR, summarise
 from edgegossip.telemetry.verdict import causes
 from edgegossip.training.check import data_doubts
-from edgegossip.types import ConfigError, DataError, NodeId
+from edgegossip.types import ConfigError, DataError, NodeId, RunError
 
 
 def run_fleet(
@@ -65,10 +63,9 @@ def planned(recipe: Recipe, runs_dir: Path, *, alone: bool = False) -> dict[str,
     script, which every board runs up to its join: `each` is what came of that by board, and
     `problem` what the run would fail with. Raises an EdgegossipError."""
     members = default_members(recipe.run.nodes)
-    with names_explained(recipe, members):
-        preflight(recipe, members)
-        if alone:
-            preflight(without_exchange(recipe), members)
+    preflight(recipe, members)
+    if alone:
+        preflight(without_exchange(recipe), members)
     joined = _joined(recipe, members) if recipe.run.script else {}
     layout = next((one.layout for one in joined.values() if one.layout), None)
     if not recipe.run.script:
@@ -97,7 +94,7 @@ def planned(recipe: Recipe, runs_dir: Path, *, alone: bool = False) -> dict[str,
             }
             for name, one in joined.items()
         ],
-        "problem": _problem(recipe, members, joined),
+        "problem": _problem(joined),
     }
 
 
@@ -111,12 +108,11 @@ def _joined(recipe: Recipe, members: tuple[NodeId, ...]) -> Mapping[NodeId, Join
     return joined
 
 
-def _problem(recipe: Recipe, members: tuple[NodeId, ...], joined: Mapping[NodeId, Joined]) -> str:
+def _problem(joined: Mapping[NodeId, Joined]) -> str:
     """Return what a run would fail with, all causes; empty where nothing is wrong."""
     failed = {name: one.problem for name, one in joined.items() if one.problem}
     text = f"{len(failed)} of {len(joined)} would end before the run: {causes(failed)}" if failed else ""
-    text = "; ".join(filter(None, [text, misfit(joined)]))
-    return text + names_hint(recipe, members, text)
+    return "; ".join(filter(None, [text, misfit(joined)]))
 
 
 @contextmanager
@@ -134,11 +130,10 @@ def trained(
     EdgegossipError when nothing was trained. Nothing is written before the recipe has been checked.
     `quiet`: nothing is printed either, but with `as_json` the summary of a run that failed.
     `lasting`: its script will still be there when somebody wants to go on with it. `alone`: first
-    each board trains by itself, in a run of its own; at the end each tests the average of all
-    models, and the folder tells what came of both."""
+    each board trains by itself, in a run of its own. At the end of that, and of each recipe's run,
+    boards test the average of all models, and the folder tells what came of it."""
     members = default_members(recipe.run.nodes)
-    with names_explained(recipe, members):
-        preflight(recipe, members)
+    preflight(recipe, members)
     by_itself = _train_alone(recipe, runs_dir, outputs, quiet=quiet, lasting=lasting) if alone else None
     run_id = secrets.token_bytes(RUN_ID_BYTES)
     folder = make_folder(recipe, runs_dir, members)
@@ -149,16 +144,13 @@ def trained(
         if not quiet:
             into = seen_from_here(folder.path)
             click.echo(f"{recipe.run.name}: {len(members)} boards, {recipe.run.rounds} rounds, into {into}")
-            for notice in notices(recipe):
+            for notice in (*notices(recipe), *path_notices(recipe, members)):
                 click.echo(f"!! {notice}", err=True)
             if said := remark(recipe):
                 click.echo(said, err=True)
         resumable = lasting and recipe.checkpoint.every > 0
-        with (
-            shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json, resumable=resumable),
-            names_explained(recipe, members),
-        ):
-            _train(recipe, members, run_id, folder, outputs, quiet=quiet, averages=alone)
+        with shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json, resumable=resumable):
+            _train(recipe, members, run_id, folder, outputs, quiet=quiet, averages=alone or not recipe.run.script)
         yield folder
     finally:
         folder.close()
@@ -171,6 +163,9 @@ def _train_alone(recipe: Recipe, runs_dir: Path, outputs: Outputs, *, quiet: boo
     with trained(without_exchange(recipe), runs_dir, quiet=quiet, lasting=lasting, outputs=outputs) as folder:
         summary = summarise(read_run(folder.path))
         folder.write_summary(summary)
+        lost = {row["node"]: row["why"] for row in summary["boards"] if row["state"] == "lost"}
+        if len(lost) == summary["nodes"]:
+            raise RunError(f"--alone: all boards were lost in training by themselves: {causes(lost)}")
         if summary["score"] is None:
             raise ConfigError("--alone: no board has tested its model, so nothing can be compared: give it a test set")
         return folder.path
@@ -203,7 +198,7 @@ def resumed(path: Path, *, quiet: bool, as_json: bool = False, outputs: Outputs 
     try:
         if not quiet:
             click.echo(f"{recipe.run.name}: {len(members)} boards go on with {seen_from_here(folder.path)}")
-        averages = any(event.name == "trained-alone" for event in read_run(path).events())
+        averages = not recipe.run.script or any(e.name == "trained-alone" for e in read_run(path).events())
         for name in members:
             folder.event(name, "resumed", f"{name} goes on: the run is resumed")
         with shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json, resumable=True):

@@ -24,6 +24,7 @@ from edgegossip.types import EXIT_INTERRUPTED, EXIT_PEER, EXIT_RUN, NodeId, Star
 
 STOP_S = 3.0  # a board that is asked to stop gets this long before it is killed
 SILENT_S = 10.0  # a board without a sign of life for so long is named, and again after as much
+ALONE_TIMES = 3.0  # a round with an evaluation may take longer than a first one
 STUCK_S = 60.0  # and is ended after this, once no board is left that it could still be useful to
 SETTLE_S = 3.0  # after the last board that failed at the start, for others that are about to
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
@@ -69,6 +70,7 @@ class BoardProcess:
     joined: bool = False
     trained: bool = False  # a round is done
     finished: bool = False
+    hung: bool = False  # and was ended for it
     code: int | None = None
     starts: int = 1  # of this board, this one included
     heard_s: float = field(default_factory=time.monotonic)
@@ -185,6 +187,8 @@ class Supervisor:
     began_s: float = field(default_factory=time.monotonic)
     hanging_s: float = STUCK_S  # what the training of a board gets at least once others have finished
     finished_s: float | None = None  # when the last of the boards did that have finished
+    alone: bool = False  # each board trains by itself, and waits for nobody
+    handed_out_s: float | None = None  # when boards that have trained were given the average to test
     trained: bool = False  # some board has done a round
     failed: dict[NodeId, str] = field(default_factory=dict)  # those of `lost` that the run does not start without
     settle_s: float = SETTLE_S
@@ -271,16 +275,28 @@ class Supervisor:
             board.process.kill()
 
     def _end_hanging(self) -> None:
-        """End a board that has done no round since another finished, for as long as that one took
-        for all of its rounds."""
-        if self.finished_s is None:
-            return
-        patience_s = max(self.hanging_s, self.finished_s - self.began_s)
+        """End a board that waits for nobody, and comes no further for as long as the run had taken
+        until then: one that has done no round since another finished, or by itself since its last,
+        or that has not ended since it was given the average of all models."""
         for board in self.running():
-            idle_s = time.monotonic() - max(board.round_s, self.finished_s)
-            if idle_s > patience_s and not board.finished and board.name not in self.lost:
-                self._declare_lost(board, f"others have finished, and it did no round for {idle_s:.0f} s: it was ended")
-                board.process.kill()
+            times, since_s = 1.0, self.handed_out_s
+            if not board.finished:
+                since_s = None if self.finished_s is None else max(board.round_s, self.finished_s)
+                if self.alone and board.trained:
+                    times, since_s = ALONE_TIMES, board.round_s
+            if since_s is None or board.hung or board.name in self.lost:
+                continue
+            idle_s = time.monotonic() - since_s
+            if idle_s <= max(self.hanging_s, times * (since_s - self.began_s)):
+                continue
+            if board.finished:
+                text = f"{board.name} has trained, and did not come to its end with the average of all models"
+                self.sink.event(board.name, "notice", f"{text} in {idle_s:.0f} s: it was ended")
+            else:
+                others = "" if self.finished_s is None else "others have finished, and "
+                self._declare_lost(board, f"{others}it did no round for {idle_s:.0f} s: it was ended")
+            board.hung = True
+            board.process.kill()
 
     def _ended(self, board: BoardProcess) -> None:
         if board.finished:  # its model is saved: how its process went does not matter any more

@@ -20,9 +20,10 @@ from edgegossip.lab.scale.devices import load_device, load_fleet, parse_rate, ra
 from edgegossip.lab.table import as_markdown, as_text, write_tables
 from edgegossip.recipe import Recipe
 from edgegossip.report.style import Figures
-from edgegossip.report.units import printable, seconds_text
+from edgegossip.report.units import seconds_text
 from edgegossip.telemetry.machine import environment
 from edgegossip.types import ConfigError, DataError, EdgegossipError, HostError
+from edgegossip.untrusted import printable
 
 RATE, LISTEN = "100mbit", "127.0.0.1:7800"
 ON = ("netns", "model", "boards")

@@ -27,10 +27,10 @@ from edgegossip.lab.campaign import Say
 from edgegossip.mesh import address as addresses
 from edgegossip.node.bootstrap import check_functions
 from edgegossip.node.spec import check_names
-from edgegossip.report.units import printable
 from edgegossip.security.identity import Identity
 from edgegossip.telemetry.run_folder import read_run
 from edgegossip.types import ConfigError, EdgegossipError, HostError, NodeId, PeerError, RunError
+from edgegossip.untrusted import printable
 
 _KEY = re.compile(r"[0-9a-f]{16}")  # of scale.cells.Cell; it becomes a folder's name
 JOB, RECORDS = "/v1/scale/job", "/v1/scale/records"

@@ -21,7 +21,7 @@ from typing import Any
 from edgegossip import codecs, frame
 from edgegossip.codecs.base import Codec, Ctx
 from edgegossip.engine.server_frames import check_downlink
-from edgegossip.fleet.launch.preflight import check_parts, check_sizes, names_explained
+from edgegossip.fleet.launch.preflight import check_parts, check_sizes
 from edgegossip.gossip.fragments import cut
 from edgegossip.lab.bench.inputs import in_layout
 from edgegossip.lab.scale.devices import SHORT_STEP, SHORT_STEP_S, DeviceProfile, FleetProfile, LinkProfile, devices_of
@@ -337,10 +337,9 @@ def _joined(recipe: Recipe) -> tuple[Layout, int, tuple[str, ...]]:
     from edgegossip.fleet.launch.probe import probe
 
     members = default_members(recipe.run.nodes)
-    with names_explained(recipe, members):
-        (joined,) = probe(recipe, members[:1], members).values()
-        if joined.layout is None:
-            raise RunError(f"there is nothing to plan: on {members[0]} {joined.problem}")
+    (joined,) = probe(recipe, members[:1], members).values()
+    if joined.layout is None:
+        raise RunError(f"there is nothing to plan: on {members[0]} {joined.problem}")
     return joined.layout, joined.peak_rss_bytes, joined.notices
 
 

@@ -23,9 +23,10 @@ from edgegossip.lab.scale.cells import WARM_UP, Cell
 from edgegossip.lab.scale.devices import SHORT_STEP, SHORT_STEP_S
 from edgegossip.report.plots import require_matplotlib
 from edgegossip.report.style import Figures
-from edgegossip.report.units import UNKNOWN, bytes_text, printable
+from edgegossip.report.units import UNKNOWN, bytes_text
 from edgegossip.telemetry.records import MetricsRecord
 from edgegossip.types import NodeId, Round
+from edgegossip.untrusted import printable
 
 PARTS = {"cp_s": "compute", "en_s": "encode", "tx_s": "transmit", "de_s": "decode", "wait_s": "wait"}
 Row: TypeAlias = Mapping[str, Any]

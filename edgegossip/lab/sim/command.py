@@ -28,7 +28,8 @@ Say = Callable[[str], None]
 
 def fixed_by(recipe: Recipe, options: Options) -> Options:
     """Return `options` with the recipe's parts where they say nothing. Raises ConfigError for a
-    server recipe's strategy."""
+    server recipe's strategy, and for what the simulator does not do."""
+    recipes.require_all_rounds(recipe, "the simulator")
     if recipe.run.mode != "gossip":
         return _server(recipe, options)
     if options.mode == "server":

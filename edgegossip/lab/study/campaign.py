@@ -18,8 +18,9 @@ from edgegossip.lab.study.run_case import DataSetCache, check, run_case
 from edgegossip.lab.table import write_tables
 from edgegossip.recipe import Recipe
 from edgegossip.report.style import Figures
-from edgegossip.report.units import printable, seconds_text
+from edgegossip.report.units import seconds_text
 from edgegossip.types import ConfigError, Round
+from edgegossip.untrusted import printable
 
 SAY_S = 30.0  # between two lines on the cases in progress
 

@@ -46,6 +46,7 @@ class DataSetCache:
 def check(recipe: Recipe) -> None:
     """Check that a case can start, in far less time than it takes. Raises ConfigError or
     DataError."""
+    recipes.require_all_rounds(recipe, "a study")
     training.check(recipe)
     layout = training.layout_of(recipe)
     if recipe.run.mode == "server":

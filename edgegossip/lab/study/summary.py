@@ -19,7 +19,8 @@ from edgegossip.lab.study import attack, heat, link
 from edgegossip.lab.study.cases import Case, say
 from edgegossip.report.plots import require_matplotlib
 from edgegossip.report.style import Figures
-from edgegossip.report.units import UNKNOWN, bytes_text, number_text, printable, seconds_text
+from edgegossip.report.units import UNKNOWN, bytes_text, number_text, seconds_text
+from edgegossip.untrusted import printable
 
 Result = Mapping[str, Any]
 Row = dict[str, Any]

@@ -89,12 +89,6 @@ def boards_of(nodes: int) -> list[Board]:
     return [Board(f"board-{k:0{width}}", k) for k in range(nodes)]
 
 
-def other_names(index: int, name: str) -> list[str]:
-    """Return what local fleets of other sizes call board number `index`, whose name is `name`
-    here."""
-    return [other for width in (1, 2) if (other := f"board-{index:0{width}}") != name]
-
-
 def folder_of(section: DataSection, board: Board) -> str:
     """Return data.dir with {board} and {index} filled in."""
     folder = section.dir.replace("{board}", board.name)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from edgegossip import recipe as recipes
-from edgegossip import training
 from edgegossip.fleet.launch.gossip import LocalRun, compare_models
 from edgegossip.modelfile import write_model
 from edgegossip.node.storage import about_model
@@ -61,12 +60,3 @@ def test_models_of_different_kinds_are_not_compared(tmp_path: Path) -> None:
     run = run_of(tmp_path, recipe(run={"nodes": 2}), one, other)
     compare_models(run, BOARDS)
     assert not events(run, "compared")
-
-
-def test_boards_that_are_apart_have_their_average_evaluated(tmp_path: Path) -> None:
-    chosen = recipe(run={"nodes": 2}, model={"name": "mlp", "params": {"hidden": [4]}})
-    layout, x = training.initial_model(chosen)
-    run = run_of(tmp_path, chosen, dict(layout.views(x)), dict(layout.views(2 * x)))
-    compare_models(run, BOARDS)
-    [averaged] = events(run, "averaged")
-    assert averaged.keys() == {"loss", "accuracy"}

@@ -11,14 +11,13 @@ import pytest
 from edgegossip import recipe as recipes
 from edgegossip.fleet.launch.preflight import (
     codec_notice,
-    names_explained,
     notices,
     path_notices,
     preflight,
     remark,
 )
 from edgegossip.node.spec import default_members
-from edgegossip.types import ConfigError, DataError, EdgegossipError, HostError, RunError
+from edgegossip.types import ConfigError, EdgegossipError, HostError
 
 
 @pytest.mark.parametrize(
@@ -29,6 +28,17 @@ def test_coarse_codecs_are_named_where_whole_models_travel(name: str, coarse: bo
     assert (f"codec {name} changes a vector by " in notice) == coarse
     assert not codec_notice(recipes.load("quickstart-server", [f"codec.name={name}"]))
     assert not codec_notice(recipes.load("quickstart-gossip", [f"codec.name={name}", "gossip.algorithm=choco-sgd"]))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "instead"),
+    [("d2", "choco-sgd"), ("ad-psgd", "choco-sgd"), ("sgp", "quant-sgp"), ("gt-dsgd", "motef"), ("parallel-sgd", "")],
+)
+def test_what_is_named_beside_a_coarse_codec_sends_differences_and_is_of_the_same_kind(
+    algorithm: str, instead: str
+) -> None:
+    notice = codec_notice(recipes.load("quickstart-gossip", ["codec.name=topk", f"gossip.algorithm={algorithm}"]))
+    assert notice.endswith(f"and so does {instead}, which sends differences") if instead else not notice
 
 
 @pytest.mark.parametrize(
@@ -45,46 +55,35 @@ def test_a_codec_is_as_coarse_as_it_will_be(settings: list[str], coarse: bool) -
 
 
 @pytest.mark.parametrize(
-    ("nodes", "there", "word"),
+    ("nodes", "there", "word", "missing"),
     [
-        (12, "board-3", "--data={0}/{{board}}"),
-        (12, "board-3.csv", "{0}/{{board}}.csv"),
-        (4, "board-03", "{0}/{{board}}"),
+        (12, "board-3", "--data={0}/{{board}}", "board-00 and 11 more are"),
+        (12, "board-3.csv", "{0}/{{board}}.csv", "board-00.csv and 11 more are"),
+        (4, "board-03", "{0}/{{board}}", "board-0 and 3 more are"),
+        (4, "board-3", "{0}/{{board}}", "board-0 and 2 more are"),
+        (2, "board-1", "{0}/board-{{index}}", "board-0 is"),
     ],
 )
-def test_a_name_with_other_zeros_than_the_files_is_named(nodes: int, there: str, word: str, tmp_path: Path) -> None:
-    members = default_members(nodes)
-    (tmp_path / there).mkdir()
-    chosen = recipes.load("quickstart-gossip", [f"run.nodes={nodes}"])
-    chosen = recipes.with_settings(chosen, {"run.script_args": [word.format(tmp_path)]})
-    missing = f"no file {tmp_path / there.replace(there[:8].rstrip('.'), members[3])}"
-    told = pytest.raises(RunError, match=r"no file .*; .* is there: names of boards have leading zeros")
-    with told, names_explained(chosen, members):
-        raise RunError(missing)
-    with pytest.raises(RunError) as plain, names_explained(chosen, members):
-        raise RunError("something else")
-    assert str(plain.value) == "something else"
-
-
-def test_paths_that_some_boards_lack_are_counted(tmp_path: Path) -> None:
-    word, members = f"{tmp_path}/{{board}}", default_members(4)
+def test_paths_that_boards_lack_are_named_with_one_that_is_there(
+    nodes: int, there: str, word: str, missing: str, tmp_path: Path
+) -> None:
+    """Names of boards have leading zeros where there are more than ten."""
+    members, word = default_members(nodes), word.format(tmp_path)
     chosen = recipes.with_settings(recipes.load("quickstart-gossip"), {"run.script_args": [word]})
     assert path_notices(chosen, members) == [], "it may be a file that the script makes"
-    (tmp_path / "board-3").mkdir()
-    assert path_notices(chosen, members) == [f"{word}: {tmp_path}/board-0 and 2 more are not there"]
-    for name in members[:2]:
+    (tmp_path / "notes").mkdir()
+    assert path_notices(chosen, members) == []
+    (tmp_path / there).mkdir()
+    assert path_notices(chosen, members) == [f"{word}: {tmp_path}/{missing} not there, and {tmp_path}/{there} is"]
+
+
+def test_paths_that_all_boards_have_are_no_notice(tmp_path: Path) -> None:
+    members = default_members(2)
+    for name in (*members, "board-07"):
         (tmp_path / name).mkdir()
-    assert path_notices(chosen, members) == [f"{word}: {tmp_path}/board-2 is not there"]
-
-
-def test_data_of_boards_with_other_zeros_are_named_before_anything_starts(tmp_path: Path) -> None:
-    for k in range(12):
-        (tmp_path / f"board-{k}").mkdir()
-    own = ["data.name=image-folder", f"data.dir={tmp_path}/{{board}}", "data.partition=local"]
-    chosen = recipes.load("quickstart-gossip", ["run.nodes=12", *own])
-    told = pytest.raises(DataError, match="board-0 is there: names of boards have leading zeros")
-    with told, names_explained(chosen, default_members(12)):
-        preflight(chosen, default_members(12))
+    words = [f"{tmp_path}/{{board}}", f"{tmp_path}/nothing", "--lr=0.1"]
+    chosen = recipes.with_settings(recipes.load("quickstart-gossip"), {"run.script_args": words})
+    assert path_notices(chosen, members) == []
 
 
 def test_keys_of_the_other_mode_are_named():

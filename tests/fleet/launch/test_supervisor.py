@@ -8,6 +8,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,7 @@ def supervise(
     hanging_s: float = 60.0,
     settle_s: float = 1.0,
     sink: Kept | None = None,
+    alone: bool = False,
     **scripts: str,
 ) -> tuple[Supervisor, Kept]:
     """`again` is what a board runs that is started again; `kept`: whether boards have
@@ -94,7 +96,7 @@ def supervise(
     messages: queue.Queue[Message] = queue.Queue()
     sink = sink or Kept()
     boards = [start(name, script, messages, folder) for name, script in scripts.items()]
-    made = Supervisor(boards, messages, sink, restarts=restarts, hanging_s=hanging_s, settle_s=settle_s)
+    made = Supervisor(boards, messages, sink, restarts=restarts, hanging_s=hanging_s, settle_s=settle_s, alone=alone)
     made.has_checkpoint = lambda name: kept
     made.start_again = lambda name: start(name, again or scripts[name], messages, folder)
     try:
@@ -121,6 +123,35 @@ def test_a_board_that_lives_and_does_no_round_is_ended_once_others_have_finished
         tmp_path, 60.0, hanging_s=0.5, hanging=hanging, done=BUSY.replace("90", "1").replace("busy", "done")
     )
     assert list(made.lost) == ["hanging"] and "it did no round for" in made.lost["hanging"]
+
+
+def test_boards_that_train_alone_and_all_hang_are_ended(tmp_path: Path) -> None:
+    """After three times as long as they took for the rounds that they did."""
+    never = UNTIL.format(file=str(tmp_path / "never"), size=1)
+    a, b = (ROUND.format(name=name) + never for name in "ab")
+    made, _ = supervise(tmp_path, 60.0, hanging_s=0.5, alone=True, a=a, b=b)
+    assert sorted(made.lost) == ["a", "b"]
+    assert all("it did no round for" in why and "others" not in why for why in made.lost.values())
+    for board in made.boards:  # it beats some 20 times a second until it is killed
+        assert board.heard_s - board.round_s > 3 * (board.round_s - made.began_s) - 1.0
+
+
+def test_boards_that_hang_with_the_average_of_all_models_are_ended_and_not_lost(tmp_path: Path) -> None:
+    messages: queue.Queue[Message] = queue.Queue()
+    trained = "from edgegossip.telemetry.sinks import PipeSink\nPipeSink(1).event({0!r}, 'trained', 'done')\n"
+    never, sink = UNTIL.format(file=str(tmp_path / "never"), size=1), Kept()
+    hangs, ends = (trained.format(name) + more for name, more in (("hangs", never), ("ends", "")))
+    boards = [start(name, script, messages, tmp_path) for name, script in (("hangs", hangs), ("ends", ends))]
+    made = Supervisor(boards, messages, sink, hanging_s=0.5)
+    try:
+        made.until_ended(or_trained=True)
+        made.handed_out_s = time.monotonic()
+        made.until_ended()
+    finally:
+        stop_all(boards)
+    assert made.lost == {} and made.board("hangs").code == -9 and made.board("ends").code == 0
+    (said,) = [event for event in sink.events if event.name == "notice"]
+    assert said.node == "hangs" and "did not come to its end with the average of all models in" in said.text
 
 
 def test_a_slow_board_that_does_rounds_is_waited_for(tmp_path: Path) -> None:

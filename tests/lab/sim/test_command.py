@@ -195,6 +195,15 @@ def test_mistakes_are_told_in_one_sentence_before_anything_is_printed(
     assert isinstance(done.exception, ConfigError) and says in str(done.exception) and done.output == ""
 
 
+@pytest.mark.parametrize(
+    ("recipe", "key"),
+    [("server", "evaluation.patience=2"), ("server", "checkpoint.best=true"), ("gossip", "checkpoint.best=true")],
+)
+def test_what_the_simulator_does_not_do_is_refused(recipe: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key.split('=')[0]} = .*: the simulator "):
+        fixed_by(recipes.load(f"quickstart-{recipe}", [key]), Options())
+
+
 @pytest.mark.parametrize("topology", ["directed-ring", "torus", "exponential"])
 def test_what_is_drawn_goes_with_a_fixed_topology(topology: str) -> None:
     drawn = [draw(seed, Options(topology=Named(topology))) for seed in range(40)]

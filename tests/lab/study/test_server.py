@@ -110,3 +110,9 @@ def test_an_outer_optimiser_is_the_same_with_a_coordinator_and_without(base, opt
     assert without["consensus_distance"][-1][1] < 1e-3
     alone = run_case(make_cases(with_settings(base, {**local, **server}), Plan())[0], DataSetCache())
     assert alone["loss"]["averaged"] != pytest.approx(with_server["loss"]["averaged"], rel=1e-2)
+
+
+@pytest.mark.parametrize(("key", "value"), [("evaluation.patience", 2), ("checkpoint.best", True)])
+def test_what_a_study_does_not_do_is_refused(recipe, key, value):
+    with pytest.raises(ConfigError, match=f"{key} = .*: a study "):
+        check(with_settings(recipe, {key: value}))

@@ -14,6 +14,7 @@ MEAN = "edgegossip.engine.combine:Mean."
 CONTROL = "edgegossip.engine.combine:WithControl."
 CONTROLS = "edgegossip.engine.scaffold:ControlVariates."
 FRAMES = "edgegossip.engine.server_frames:"
+EVALUATIONS = "edgegossip.engine.server_evaluations:"
 RECORDS = "edgegossip.engine.server_records:"
 GOSSIP = ()  # algorithms that these concern: none
 
@@ -418,7 +419,7 @@ MUTANTS = (
         "server-evaluation-believed",
         "an evaluation counts, however wild",
         GOSSIP,
-        (Edit(RECORDS + "Evaluations.checked", "not self._training.makes_sense(found.loss)", "False"),),
+        (Edit(EVALUATIONS + "Evaluations.checked", "not self._training.makes_sense(found.loss)", "False"),),
         options("byzantine-evaluation", "every=1,evaluates=boards"),
     ),
     Mutant(

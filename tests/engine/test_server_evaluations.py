@@ -1,0 +1,119 @@
+"""Who evaluates the model of a server run, and what is recorded of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from edgegossip import codecs
+from edgegossip.engine.plausible import Losses
+from edgegossip.engine.server_evaluations import Evaluations
+from edgegossip.engine.server_events import ServerPlan
+from edgegossip.engine.server_frames import COORDINATOR
+from edgegossip.engine.server_records import Value
+from edgegossip.types import Metrics, NodeId, Round
+from tests.engine.toy import LAYOUT
+
+
+class Written:
+    """Records that have been written."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[NodeId, Round, Mapping[str, Value]]] = []
+
+    def __call__(self, node: NodeId, round: Round, values: Mapping[str, Value]) -> None:
+        self.all.append((node, round, values))
+
+
+@pytest.fixture
+def written() -> Written:
+    return Written()
+
+
+def plan(after: set[Round], **more: Any) -> ServerPlan:
+    return ServerPlan(
+        boards=("a", "b", "c", "d"), rounds=40, layout=LAYOUT, run_id=bytes(16), codec=codecs.get("fp32"),
+        evaluate_after=frozenset(after), **more,
+    )  # fmt: skip
+
+
+def test_an_evaluation_that_one_board_owes_is_asked_of_another(written: Written) -> None:
+    logs: list[str] = []
+    made = Evaluations(plan({1, 5}), Losses(), lambda event, text, **fields: logs.append(text), written)
+    made.after(1)
+    assert (
+        made.wanted == made.open == 1 and list(made.ask(["a"], 1)) == ["a"] and made.open == 1 and made.wanted is None
+    )
+    made.failed("a", "it went away")
+    assert made.wanted == 1 and list(made.ask(["b", "a"], 3)) == ["b"]  # although it would be a's turn
+    made.answered("b", Metrics(0.5, 10, {"accuracy": 0.5, "f1": 0.25}))
+    values = {"eval/loss": 0.5, "eval/accuracy": 0.5, "eval/f1": 0.25, "eval/examples": 10}
+    assert written.all == [(COORDINATOR, 3, values)]
+    made.after(5)
+    made.ask(["a"], 5)
+    made.failed("a", "it hangs")
+    assert list(made.ask(["a"], 6)) == ["a"]  # there is nobody else
+    made.failed("a", "it hangs again")
+    assert made.wanted is None and made.open is None
+    assert logs == ["the model after round 6 is not evaluated (a: it hangs; a: it hangs again)"]
+
+
+def test_where_each_board_has_a_test_set_the_evaluation_is_the_mean_by_examples(written: Written) -> None:
+    logs: list[str] = []
+    log = lambda event, text, **fields: logs.append(text)  # noqa: E731
+    made = Evaluations(plan({1, 3, 5}, evaluates_everywhere=True), Losses(), log, written)
+    made.after(1)
+    assert list(made.ask(["a", "b", "c", "d"], 1)) == ["a", "b", "c", "d"] and made.open == 1
+    made.answered("a", Metrics(0.5, 30, {"accuracy": 0.5, "f1": 0.25}))
+    made.answered("b", Metrics(0.1, 10, {"accuracy": 0.9}))
+    made.answered("c", Metrics(math.nan, 0))  # it has no test set
+    assert not written.all  # until the round is over; d is late
+    made.after(2)
+    values = {"eval/loss": pytest.approx(0.4), "eval/accuracy": pytest.approx(0.6), "eval/examples": 40}
+    assert written.all == [(COORDINATOR, 1, values)] and made.open is None
+    made.answered("d", Metrics(0.5, 10, {"accuracy": 0.5}))
+    made.after(3)
+    assert list(made.ask(["a", "b", "c"], 3)) == ["a", "b"]
+    made.failed("a", "it hangs")
+    made.after(4)
+    assert len(written.all) == 1
+    assert logs[-1] == "the model after round 3 is not evaluated (a: it hangs; b: it has not answered in time)"
+
+
+def test_of_boards_elsewhere_each_ones_own_evaluation_is_recorded_too(written: Written) -> None:
+    chosen = plan({1}, evaluates_everywhere=True, records_boards=True)
+    made = Evaluations(chosen, Losses(), lambda *_, **__: None, written)
+    made.after(1)
+    made.ask(["a", "b"], 1)
+    made.answered("b", Metrics(0.1, 10, {"accuracy": 0.9}))
+    made.answered("a", Metrics(0.5, 30, {"accuracy": 0.5}))
+    made.after(2)
+    assert [(name, step, values["eval/accuracy"]) for name, step, values in written.all] == [
+        ("a", 1, 0.5), ("b", 1, 0.9), (COORDINATOR, 1, pytest.approx(0.6)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"patience": 2}, "evaluation.patience ends nothing: nobody"),
+        ({"keeps_best": True}, "checkpoint.best keeps no model: nobody"),
+        (
+            {"patience": 2, "keeps_best": True},
+            "evaluation.patience ends nothing and checkpoint.best keeps no model: nobody",
+        ),
+        ({}, ""),
+    ],
+)
+def test_what_a_score_of_unknown_direction_is_of_no_use_for_is_said_once(
+    asked: dict[str, Any], said: str, written: Written
+) -> None:
+    logs: list[str] = []
+    made = Evaluations(plan({1}, **asked), Losses(), lambda event, text, **fields: logs.append(text), written)
+    for step in range(3):
+        made.record(step, Metrics(0.5, 10, {"bleu": 0.3}))
+    assert [text.startswith(said) for text in logs] == [True] * bool(said)
+    assert made.best is None and not made.exhausted
