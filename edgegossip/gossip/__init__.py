@@ -40,7 +40,7 @@ _SCHEMES: Mapping[str, tuple[str, str]] = MappingProxyType(
 _OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType({"ad-psgd": ("adpsgd", "AdPsgd")})
 # File -> which of its kind sends differences, for those that send models.
 _IN_DIFFERENCES: Mapping[str, str] = MappingProxyType(
-    {"symmetric": "choco-sgd", "push": "quant-sgp", "tracking": "motef", "adpsgd": "choco-sgd"}
+    {"dpsgd": "choco-sgd", "symmetric": "choco-sgd", "push": "quant-sgp", "tracking": "motef", "adpsgd": "choco-sgd"}
 )
 
 
