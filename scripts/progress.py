@@ -26,8 +26,10 @@ BUILT = re.compile(r"\s*\[(\d+)/(\d+)\] ")
 class Counter:
     """What a command has done so far, as its lines tell."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: list[str]) -> None:
         self.site = Path(sysconfig.get_path("purelib"))
+        locks = [Path(name).read_text() for name in re.findall(r"-r (\S+\.txt)", " ".join(command))]
+        self.locked = {name for lock in locks for name in re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)}
         self.found, self.wanted, self.before, self.built = 0, 0, 0, ""
 
     def read(self, line: str) -> None:
@@ -44,7 +46,7 @@ class Counter:
     def state(self) -> str:
         if self.wanted:
             return f"unpacked {min(max(self.installed() - self.before, 0), self.wanted)} of {self.wanted}"
-        return self.built or (f"found {self.found}" if self.found else "...")
+        return self.built or (f"found {self.found} of {len(self.locked)}" if self.found else "...")
 
 
 def lines_of(child: subprocess.Popen) -> queue.Queue:
@@ -62,7 +64,7 @@ def lines_of(child: subprocess.Popen) -> queue.Queue:
 
 def run(what: str, log: Path, command: list[str]) -> int:
     """Return the command's exit code."""
-    counter, began, width = Counter(), time.monotonic(), 0
+    counter, began, width = Counter(command), time.monotonic(), 0
 
     def say(state: str, last: bool = False) -> None:
         nonlocal width
