@@ -1,6 +1,7 @@
 # make demo   two real runs on this machine: four boards peer to peer, then four boards through a Flower coordinator
 # make test   everything that a change must pass
-# Both make .venv, install what is missing and build the kernels; when nothing has changed they start at once.
+# Both make .venv, install what is missing and build the kernels; when nothing has changed they start at once. The demo needs half of
+# the packages.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -15,13 +16,16 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 CXX_FOUND = $(shell for c in "$${CXX:-}" c++ g++ clang++; do [ -n "$$c" ] && command -v $$c && break; done)
 
 DEPENDENCIES := $(VENV)/.dependencies
+DEVELOPER := $(VENV)/.developer
 NATIVE := $(VENV)/.native
+ALL := $(NATIVE) $(DEVELOPER)
 NATIVE_SOURCES := CMakeLists.txt $(shell find edgegossip/native/src -type f)
 # An editable install keeps a list of the modules: it is made anew when one comes or goes.
 MODULES := $(VENV)/.modules-$(shell find edgegossip -name '*.py' | sort | cksum | cut -d' ' -f1)
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-LOCKS := $(wildcard locks/*.txt)
+PIP := $(BIN)/python -m pip --disable-pip-version-check
 LOCKED := $(PIP) install --require-hashes --no-deps
+# $(call step,WHAT,LOG) COMMAND: one line that says how far it is.
+step = $(BIN)/python scripts/progress.py "$(1)" build/log/$(2).txt
 # Workers of the test suite: one more than the cores of a small machine, as tests of processes and networks wait half of their time.
 JOBS ?= 3
 SECONDS ?= 60
@@ -45,37 +49,37 @@ test: lint types ## formatting, lint, types, import rule, tests and branch cover
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --cov --cov-branch --cov-report= --durations=20 tests
 	@$(BIN)/python scripts/branch_coverage.py 95 edgegossip/layout.py edgegossip/frame.py edgegossip/codecs edgegossip/gossip edgegossip/engine edgegossip/security
 
-test-slow: $(NATIVE) ## the tests that take long or need a developer's tools (cross compiler, emulator, Flower's simulation engine)
-	@$(LOCKED) -r locks/simulation.txt
+test-slow: $(ALL) ## the tests that take long or need a developer's tools (cross compiler, emulator, Flower's simulation engine)
+	@$(call step,Flower's simulation engine,simulation) $(LOCKED) -r locks/simulation.txt
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests
 
-image-smoke: $(NATIVE) ## an image from nothing to a training board, emulated; needs root; goes on at the stage where it stopped
+image-smoke: $(ALL) ## an image from nothing to a training board, emulated; needs root; goes on at the stage where it stopped
 	@$(BIN)/python -m tests.fleet.image.smoke $(SMOKE)
 
 docs: ## build the documentation as a site: site/index.html, which needs no server
-	@test -x $(VENV)/bin/zensical || $(PIP) install "zensical>=0.0.73,<0.2"
+	@test -x $(VENV)/bin/zensical || $(PIP) --quiet install "zensical>=0.0.73,<0.2"
 	@$(BIN)/zensical build --strict
 
-fuzz: $(NATIVE) ## fuzz the native decoders under clang's sanitizers; SECONDS=60
+fuzz: $(ALL) ## fuzz the native decoders under clang's sanitizers; SECONDS=60
 	@$(BIN)/python -m tests.fuzz.native.run --seconds $(SECONDS)
 
-arm-cost: $(NATIVE) ## predict cycles of int8 and the codecs on an Arm core, beside torch; CORE=a72 or a76
+arm-cost: $(ALL) ## predict cycles of int8 and the codecs on an Arm core, beside torch; CORE=a72 or a76
 	@$(BIN)/python scripts/arm_cost.py $(CORE)
 
-lint: $(NATIVE)
+lint: $(ALL)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "run: make format"; exit 1; }
 
-types: $(NATIVE)
+types: $(ALL)
 	@$(BIN)/mypy
 	@cd scripts && $(abspath $(BIN))/mypy --config-file mypy.ini .
 
-format: $(NATIVE) ## format the Python files
+format: $(ALL) ## format the Python files
 	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format .
 
-install: $(NATIVE) ## only make .venv and build the kernels
+install: $(ALL) ## only make .venv and build the kernels
 
-wheel: $(NATIVE) ## dist/*.whl for this machine's Python and architecture
+wheel: $(ALL) ## dist/*.whl for this machine's Python and architecture
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m build --wheel --no-isolation --outdir dist .
 
 wheel-smoke: $(ROOTS:%=%/etc/debian_version) ## install what is in dist/ into empty Debians 12 and 13 (SUITES, ARCH), and train; needs root
@@ -87,28 +91,31 @@ build/roots/%/etc/debian_version:
 	    $(*:%-$(ARCH)=%) build/roots/$* >build/roots/$*.log || \
 	  { tail -n 3 build/roots/$*.log >&2; exit 1; }
 
-sbom: $(NATIVE) ## dist/*.cdx.json (CycloneDX): what the wheel needs and, with IMAGE=base.img, what that image has
+sbom: $(ALL) ## dist/*.cdx.json (CycloneDX): what the wheel needs and, with IMAGE=base.img, what that image has
 	@mkdir -p dist && $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --of JSON -o dist/edgegossip.cdx.json locks/laptop.txt
 	@[ -z "$(IMAGE)" ] || $(BIN)/python scripts/sbom.py "$(IMAGE)" "dist/$(notdir $(IMAGE)).cdx.json"
 
-locks: $(NATIVE) ## make locks/ anew after a change of constraints.txt or pyproject.toml
+locks: $(ALL) ## make locks/ anew after a change of constraints.txt or pyproject.toml
 	@$(BIN)/python scripts/lock_developers.py $(PIP_FIND_LINKS)
 
 clean: ## remove .venv and everything built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* coverage.json
 
-# The environment, with every extra and torch: nothing that a lock does not know by its hash. Where pip finds torch for the CPU
-# (PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL), that; else PyPI's, which brings CUDA on x86-64.
-$(DEPENDENCIES): $(LOCKS)
+# The environment: nothing that a lock does not know by its hash. Where pip finds torch for the CPU (PIP_FIND_LINKS,
+# PIP_EXTRA_INDEX_URL), that; else PyPI's, which brings CUDA on x86-64.
+$(DEPENDENCIES): locks/laptop.txt locks/container.txt locks/torch-cpu.txt locks/torch.txt locks/cuda.txt
 	@[ -n "$(PYTHON)" ] || { echo "edgegossip needs Python 3.11, 3.12 or 3.13, and none was found; set PYTHON=/path/to/python3" >&2; exit 1; }
-	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV) || \
+	@[ -x $(BIN)/python ] || { echo "environment: $(VENV)"; $(PYTHON) -m venv $(VENV); } || \
 	  { rm -rf $(VENV); echo "$(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
-	@echo "installing dependencies into $(VENV) (once; some minutes, during which nothing is printed)"
-	@$(LOCKED) -r locks/developer.txt
-	@echo "installing PyTorch"
-	@$(LOCKED) -r locks/torch-cpu.txt 2>/dev/null || $(LOCKED) -r locks/torch.txt
+	@$(call step,packages,packages) $(LOCKED) -r locks/laptop.txt -r locks/container.txt
+	@$(call step,PyTorch,torch) $(SHELL) -c '$(LOCKED) -r locks/torch-cpu.txt || $(LOCKED) -r locks/torch.txt'
 	@if $(BIN)/python -c 'import sys; from importlib.metadata import requires; sys.exit(not any("nvidia" in r or "cuda" in r for r in requires("torch")))'; \
-	  then echo "installing CUDA, which this PyTorch wants (4 GB of disk; docs/howto/install.md says how to do without)"; $(LOCKED) -r locks/cuda.txt; fi
+	  then echo "this PyTorch wants CUDA: 4 GB of disk (docs/howto/install.md says how to do without)"; $(call step,CUDA,cuda) $(LOCKED) -r locks/cuda.txt; fi
+	@touch $@
+
+# Every extra, and what tests and documentation need.
+$(DEVELOPER): $(DEPENDENCIES) locks/developer.txt
+	@$(call step,packages for development,developer) $(LOCKED) -r locks/developer.txt
 	@touch $@
 
 # The package itself, editable: Python changes are live, C++ changes are built by the next make.
@@ -119,6 +126,5 @@ $(NATIVE): $(DEPENDENCIES) $(MODULES) $(NATIVE_SOURCES)
 	@[ -n "$(CXX_FOUND)" ] || { echo "edgegossip builds its C++ kernels here and found no C++ compiler; on Debian and Ubuntu: apt install g++" >&2; exit 1; }
 	@$(BIN)/python -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' || \
 	  { echo "edgegossip builds its C++ kernels here and found no Python.h; on Debian and Ubuntu: apt install python3-dev" >&2; exit 1; }
-	@echo "building the C++ kernels (once; some minutes)"
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps --editable .
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(call step,C++ kernels,kernels) $(PIP) --verbose install --no-build-isolation --no-deps --editable .
 	@touch $@

@@ -161,6 +161,18 @@ def test_imager_has_a_device_for_each_board_with_an_image():
     assert all(f'"{board}": "pi' in text for board in BOARDS)
 
 
+def test_a_step_of_the_set_up_says_how_far_it_is_and_why_it_failed(tmp_path):
+    log = tmp_path / "log.txt"
+    command = [sys.executable, "-c", "print('[3/7] Building'); print('error: no semicolon'); raise SystemExit(3)"]
+    step = [sys.executable, ROOT / "scripts/progress.py", "C++ kernels", log, *command]
+    done = subprocess.run(step, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3
+    said = done.stdout.splitlines()
+    assert said[0].startswith("C++ kernels: file 3 of 7, ") and said[-1].startswith("C++ kernels: failed, ")
+    assert "error: no semicolon" in done.stderr and str(log) in done.stderr
+    assert log.read_text() == "[3/7] Building\nerror: no semicolon\n"
+
+
 def without_tools(venv):
     """An environment that knows the virtual environment and the system, but no compiler, no cmake
     and no source tree."""

@@ -1,14 +1,14 @@
 """C++ kernels behind the codecs, chosen at run time for the machine's instruction set, with the
 same bytes on all.
 
-Built in: `portable` everywhere; `avx2`, `avx512` and `avx512vbmi` on x86-64; `neon` on aarch64. The
-fastest that the machine has is used; the environment variable EDGEGOSSIP_ISA=NAME, or the argument
-`isa` of a function, asks for another. All are compiled from the same source without fused
-multiply-add, and have been compared bit by bit: those of x86-64 on a machine that has all of them,
-`portable` and `neon` under emulation of aarch64. `avx512` needs F, BW, VL and DQ; `avx512vbmi` VBMI
-and VBMI2 too, with which Huffman codes are looked up in registers. `avxvnni` and `avx512vnni`
-differ from `avx2` and `avx512` in integer training alone (`edgegossip.native.int8`); `avx512vbmi`
-has what `avx512vnni` has there.
+Built in: `portable` everywhere; `avx2`, `avx512` and `avx512vbmi` on x86-64; `neon` on aarch64. An
+editable install has those alone that its machine can execute. The fastest that the machine has is
+used; the environment variable EDGEGOSSIP_ISA=NAME, or the argument `isa` of a function, asks for
+another. All are compiled from the same source without fused multiply-add, and have been compared
+bit by bit: those of x86-64 on a machine that has all of them, `portable` and `neon` under emulation
+of aarch64. `avx512` needs F, BW, VL and DQ; `avx512vbmi` VBMI and VBMI2 too, with which Huffman
+codes are looked up in registers. `avxvnni` and `avx512vnni` differ from `avx2` and `avx512` in
+integer training alone (`edgegossip.native.int8`); `avx512vbmi` has what `avx512vnni` has there.
 
 Every function is zero-copy, releases the GIL and can be called from many threads. Common errors:
 TypeError for a wrong element type; ValueError for a wrong size, an array that is not contiguous or

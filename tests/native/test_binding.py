@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from edgegossip import native
+from edgegossip.lab.accept.machine import FLAGS
 from edgegossip.native import int8
 from edgegossip.types import UsageError
 
@@ -101,6 +102,14 @@ def test_the_best_instruction_set_is_chosen(monkeypatch):
     assert native.isa() == native.available_isas()[-1]
 
 
+def test_all_that_this_machine_can_execute_is_built_in():
+    """CMakeLists.txt reads the same list when it leaves out what an editable install cannot use."""
+    found = re.search(r"^(?:flags|Features)\s*:(.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    flags = set(found[1].split())
+    here = {name for name, needed in FLAGS.items() if flags.issuperset(needed)}
+    assert here | {"portable"} == set(native.available_isas())
+
+
 def test_the_environment_chooses(monkeypatch):
     monkeypatch.setenv("EDGEGOSSIP_ISA", "portable")
     assert native.isa() == "portable"
@@ -109,20 +118,11 @@ def test_the_environment_chooses(monkeypatch):
 
 
 def test_an_unknown_instruction_set_is_refused(monkeypatch):
-    with pytest.raises(UsageError, match=r"isa=mmx: no such instruction set is built in; it can use portable"):
+    with pytest.raises(UsageError, match=r"isa=mmx: .* no such instruction set; they can use portable"):
         native.first_nonfinite(X, OFFSETS, isa="mmx")
     monkeypatch.setenv("EDGEGOSSIP_ISA", "AVX2")
-    with pytest.raises(UsageError, match=r"EDGEGOSSIP_ISA=AVX2: no such instruction set .* portable"):
+    with pytest.raises(UsageError, match=r"EDGEGOSSIP_ISA=AVX2: .* no such instruction set; .* portable"):
         native.isa()
-
-
-def test_a_missing_instruction_set_is_refused():
-    missing = set(native.compiled_isas()) - set(native.available_isas())
-    if not missing:
-        pytest.skip("this machine has every instruction set of this build")
-    for name in missing:
-        with pytest.raises(UsageError, match=f"isa={name}: this machine does not have that instruction set"):
-            native.first_nonfinite(X, OFFSETS, isa=name)
 
 
 def test_flushing_denormals_elsewhere_changes_nothing():

@@ -18,11 +18,8 @@ constexpr const char* THREADS_ENV = "EDGEGOSSIP_THREADS";
 }
 
 [[noreturn]] void raise_unusable(const std::string& name, bool from_env) {
-    bool known = false;
-    for (const Isa& isa : compiled_isas()) known = known || name == isa.name;
     std::string message = (from_env ? std::string(ISA_ENV) + "=" : std::string("isa=")) + name;
-    message += known ? ": this machine does not have that instruction set" : ": no such instruction set is built in";
-    message += "; it can use ";
+    message += ": this build and this machine have no such instruction set; they can use ";
     const std::vector<std::string> names = available_names();
     for (size_t k = 0; k < names.size(); k++) message += (k ? ", " : "") + names[k];
     raise_local_error(message);

@@ -46,7 +46,7 @@ bool has_avx512() {
 
 // Not every compiler's built-in knows the name "avxvnni"; it needs nothing of the system beyond AVX2. Asked for once: in a virtual
 // machine `cpuid` goes to the hypervisor and back, which takes longer than most calls of a kernel.
-bool has_avxvnni() {
+[[maybe_unused]] bool has_avxvnni() {
     static const bool found = [] {
         unsigned a = 0, b = 0, c = 0, d = 0;
         return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 4 & 1) != 0;
@@ -54,13 +54,13 @@ bool has_avxvnni() {
     return found;
 }
 
-bool has_avx512vnni() { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
+[[maybe_unused]] bool has_avx512vnni() { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
 
-bool has_avx512vbmi() {
+[[maybe_unused]] bool has_avx512vbmi() {
     return has_avx512vnni() && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2");
 }
 #elif defined(__aarch64__)
-bool has_dotprod() {
+[[maybe_unused]] bool has_dotprod() {
 #if defined(__linux__)
     constexpr unsigned long ASIMD_DOT_PRODUCT = 1ul << 20;  // HWCAP_ASIMDDP, which old headers lack
     return (getauxval(AT_HWCAP) & ASIMD_DOT_PRODUCT) != 0;
@@ -72,18 +72,31 @@ bool has_dotprod() {
 
 }  // namespace
 
+// CMakeLists.txt says which are left out.
 const std::vector<Isa>& compiled_isas() {
     static const std::vector<Isa> isas = {
         {"portable", &kernels_portable, &int8_portable, always},
 #if defined(__x86_64__)
+#if !defined(EDGEGOSSIP_WITHOUT_AVX2)
         {"avx2", &kernels_avx2, &int8_avx2, has_avx2},
+#endif
+#if !defined(EDGEGOSSIP_WITHOUT_AVXVNNI)
         {"avxvnni", &kernels_avx2, &int8_avxvnni, has_avxvnni},
+#endif
+#if !defined(EDGEGOSSIP_WITHOUT_AVX512)
         {"avx512", &kernels_avx512, &int8_avx2, has_avx512},
+#endif
+#if !defined(EDGEGOSSIP_WITHOUT_AVX512VNNI)
         {"avx512vnni", &kernels_avx512, &int8_avx512vnni, has_avx512vnni},
+#endif
+#if !defined(EDGEGOSSIP_WITHOUT_AVX512VBMI)
         {"avx512vbmi", &kernels_avx512vbmi, &int8_avx512vnni, has_avx512vbmi},
+#endif
 #elif defined(__aarch64__)
         {"neon", &kernels_neon, &int8_neon, always},
+#if !defined(EDGEGOSSIP_WITHOUT_DOTPROD)
         {"dotprod", &kernels_neon, &int8_dotprod, has_dotprod},
+#endif
 #endif
     };
     return isas;
