@@ -10,7 +10,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from edgegossip import codecs
@@ -113,6 +113,7 @@ def the_mean_is_the_input(case: Case, layout: Layout, x: Vec, first: int) -> Non
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
 @given(case=st.sampled_from(UNBIASED), vector=vectors())
 def test_the_mean_over_keys_is_the_input_whatever_it_is(case: Case, vector: tuple[Layout, Vec, int]) -> None:
+    assume(vector[1].size < 65_000 or "bytes" not in case.params)  # so few bytes for so many values are refused
     the_mean_is_the_input(case, *vector)
 
 
@@ -121,6 +122,7 @@ def test_the_mean_over_keys_is_the_input_whatever_it_is(case: Case, vector: tupl
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
 @given(vector=vectors())
 def test_the_mean_over_keys_is_the_input_at_length(case: Case, vector: tuple[Layout, Vec, int]) -> None:
+    assume(vector[1].size < 65_000 or "bytes" not in case.params)
     the_mean_is_the_input(case, *vector)
 
 
