@@ -197,6 +197,8 @@ class Evidence:
         self.used: int | None = None  # updates of which a coordinator made models; None: there is none
         self.unused: set[NodeId] = set()  # whose updates were not among them
         self.quarantined: dict[NodeId, str] = {}
+        self.records_lost = 0
+        self.stood_still: dict[NodeId, float] = {}  # seconds
         self.doubts: dict[str, set[NodeId]] = {}  # what is wrong with data -> whose
 
     def take(self, record: MetricsRecord | EventRecord) -> None:
@@ -256,6 +258,10 @@ class Evidence:
                 self.refused.setdefault((peer or refusal.who or refusal.address, refusal.why), refusal)
             case "doubt":
                 self.doubts.setdefault(str(event.fields.get("why", event.text)), set()).add(event.node)
+            case "records-lost":
+                self.records_lost += int(_number(event, "records"))
+            case "starved":
+                self.stood_still[event.node] = self.stood_still.get(event.node, 0.0) + _number(event, "seconds")
             case "peer-up" | "member-here" | "readmitted":
                 self.quarantined.pop(peer, None)
                 self.came.add(peer)
@@ -328,6 +334,11 @@ def noise(guess: float, tested: float) -> float:
 def _figures(event: EventRecord) -> dict[str, float]:
     """The scores in an event; of earlier versions without `eval/`."""
     return {k.removeprefix(EVALUATED): float(v) for k, v in event.fields.items() if isinstance(v, float | int)}
+
+
+def _number(event: EventRecord, field: str) -> float:
+    found = event.fields.get(field)
+    return float(found) if isinstance(found, float | int) else 0.0
 
 
 def median(values: Sequence[float]) -> float:

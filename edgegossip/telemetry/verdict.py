@@ -33,6 +33,8 @@ second run reads no warning, so each rule waits for evidence, and short runs are
 - `worse` (hint): a board had a better score by itself, where `run --alone` tried that. If all had,
   what is said of them blames the exchange, and not the data.
 - `refused` (hint): a board was refused, and took no part.
+- `starved` (hint): a board stood still for long: it was stopped, or had no processor.
+- `records` (hint): the run folder's disk took no records for a while, so figures are of the rest.
 - `lost` (hint): boards ended before the run did. It is said as soon as it is so.
 
 A run in which nobody was to exchange anything (`alone`) is judged by what its boards learnt.
@@ -57,6 +59,7 @@ FAR_STATISTICS = 0.5  # deviations from the average statistics of batch norm: a 
 FAR = 0.3  # from the average, in lengths of it: boards with even data are at 0.01 to 0.05
 ABSURD = 10.0  # times the training loss, and 10 nats: no guess is so bad
 BEYOND = 1.0  # there the boards' models have less in common than they have not
+STOOD_STILL_S = 10.0  # in a run: a moment of it is nothing
 _NUMBER = re.compile(r"\d+")
 
 
@@ -85,7 +88,7 @@ def findings(evidence: Evidence, finished: Collection[NodeId]) -> list[Finding]:
     found += [*rules.mute(), *rules.worse()]
     if not any(f.ruin for f in found):
         found += [*rules.stalled(), *rules.gap()]
-    found += [*rules.outliers(), *rules.refused(finished)]
+    found += [*rules.outliers(), *rules.refused(finished), *rules.starved(), *rules.records()]
     return sorted(found, key=lambda f: not f.ruin)
 
 
@@ -346,6 +349,17 @@ class _Rules:
         if self._known.quarantined:
             text = f"the updates of {named(self._known.quarantined)} were refused until the end"
             yield Finding("refused", text, "; ".join(list(self._known.quarantined.values())[:MOST_NAMED]))
+
+    def starved(self) -> Iterable[Finding]:
+        long = {name: seconds for name, seconds in self._known.stood_still.items() if seconds >= STOOD_STILL_S}
+        if long:
+            text = f"{named(sorted(long))} stood still for {max(long.values()):.0f} s"
+            yield Finding("starved", text, "boards that are stopped, or share too few processors, keep others waiting")
+
+    def records(self) -> Iterable[Finding]:
+        if lost := self._known.records_lost:
+            text = f"{lost} records are missing in the run folder, and in these figures: its disk took none for a while"
+            yield Finding("records", text, "make room on that disk; what was trained is whole")
 
 
 def _groups(nodes: Iterable[NodeId], pairs: Collection[tuple[NodeId, NodeId]]) -> list[list[NodeId]]:

@@ -578,6 +578,16 @@ def test_some_boards_that_changed_nothing_are_a_hint_and_one_round_of_it_is_none
     assert (found["kind"], found["ruin"]) == ("untrained", False), "others' records are elsewhere"
 
 
+def test_records_that_are_missing_and_boards_that_stood_still_are_told() -> None:
+    gone = [EventRecord("a", 5.0 * k, "records-lost", "", {"records": 100}) for k in (1, 2)]
+    ((kind, ruin, text),) = told(events=gone)
+    assert (kind, ruin) == ("records", False) and text.startswith("200 records are missing in the run folder")
+    slept = [EventRecord("b", 5.0 * k, "starved", "", {"seconds": 6.0}) for k in (1, 2)]
+    ((kind, ruin, text),) = told(events=slept)
+    assert (kind, ruin) == ("starved", False) and text.startswith("b stood still for 12 s")
+    assert told(events=slept[:1]) == []
+
+
 def counted(heard: Callable[[str, int], int], rounds: int = 3, mode: str = "gossip", **more: Any) -> Any:
     """What is said of a short run whose records say of how many neighbours there was news."""
     metrics = []
