@@ -80,7 +80,15 @@ def check_parts(recipe: Recipe, members: Sequence[NodeId]) -> None:
 
 def notices(recipe: Recipe) -> list[str]:
     """Return what a user should know before the run, a sentence each."""
-    every = (unused_notice, data_notice, topology_notice, codec_notice, memory_notice, momentum_notice)
+    every = (
+        unused_notice,
+        data_notice,
+        topology_notice,
+        codec_notice,
+        memory_notice,
+        momentum_notice,
+        privacy_notice,
+    )
     said = [notice for look in every if (notice := look(recipe))]
     return said + training.conversion_notices(recipe)
 
@@ -111,6 +119,21 @@ def remark(recipe: Recipe) -> str:
     if _is_limited(codec) or eta == 1.0:  # what bytes keep of a model, its size decides
         return ""
     return f"{algorithm.name} averages at gossip.params.eta = {eta:.2g}, as suits codec {recipe.codec.name}"
+
+
+FEW_EXAMPLES = 4  # in a message: most of them can be read out of it
+
+
+def privacy_notice(recipe: Recipe) -> str:
+    """Say that messages of a handful of examples give them away; empty otherwise."""
+    section = recipe.training
+    examples = section.batch_size * section.local_steps
+    if recipe.run.script or examples > FEW_EXAMPLES:
+        return ""
+    return (
+        f"each message is made of {examples} example{'s' if examples > 1 else ''}, and whoever gets it can read them out of "
+        "it: raise training.batch_size or training.local_steps where data are private"
+    )
 
 
 def topology_notice(recipe: Recipe) -> str:
