@@ -23,6 +23,13 @@ SIZE = (4, 32, 32, 16)
 BYTES = 4 * 4 * 32 * 32 * 16
 
 
+@pytest.fixture(scope="module", autouse=True)
+def others_are_here_to_stay():
+    """What the process has by now is looked through once, not by every collection of a test."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def nothing_waits():
     gc.collect()
