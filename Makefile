@@ -35,6 +35,17 @@ ROOTS = $(SUITES:%=build/roots/%$(ARCH:%=-%))
 # The Arm core whose cycles are predicted: a72 or a76.
 CORE ?= a72
 
+# The parts of `make test-slow`, which .github/workflows/slow.yml runs each week.
+PARTS := runs simulator laws machines browser rest examples
+SLOW_runs := tests/e2e tests/flower tests/mesh tests/lab/bench tests/test_notebook.py
+SLOW_simulator := tests/lab/sim tests/lab/study
+SLOW_laws := tests/codecs tests/gossip tests/engine tests/conformance
+SLOW_machines := tests/native tests/fuzz tests/fleet tests/deploy tests/checkpoint tests/update tests/test_packaging.py
+SLOW_browser := tests/report tests/test_documentation.py tests/test_code_blocks.py tests/test_python_page.py
+SLOW_rest := tests $(foreach part,runs simulator laws machines browser,$(SLOW_$(part):%=--ignore=%))
+SLOW_examples := tests -m "hypothesis and not slow" --hypothesis-profile=explore
+SLOW = $(if $(PART),$(SLOW_$(PART)),tests)
+
 .PHONY: help demo docs test test-slow image-smoke fuzz arm-cost lint types format install wheel wheel-smoke sbom locks clean
 
 help:
@@ -49,9 +60,10 @@ test: lint types ## formatting, lint, types, import rule, tests and branch cover
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --cov --cov-branch --cov-report= --durations=20 tests
 	@$(BIN)/python scripts/branch_coverage.py 95 edgegossip/layout.py edgegossip/frame.py edgegossip/codecs edgegossip/gossip edgegossip/engine edgegossip/security
 
-test-slow: $(ALL) ## the tests that take long or need a developer's tools (cross compiler, emulator, Flower's simulation engine)
-	@$(call step,Flower's simulation engine,simulation) $(LOCKED) -r locks/simulation.txt
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests
+test-slow: $(ALL) ## the tests that take long or need a developer's tools, all or one part: PART=simulator, see Makefile
+	@[ -n '$(SLOW)' ] || { echo "PART=$(PART): no such part; there are $(PARTS)" >&2; exit 1; }
+	@[ -n "$(filter-out runs,$(PART))" ] || $(call step,Flower's simulation engine,simulation) $(LOCKED) -r locks/simulation.txt
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --durations=20 $(SLOW)
 
 image-smoke: $(ALL) ## an image from nothing to a training board, emulated; needs root; goes on at the stage where it stopped
 	@$(BIN)/python -m tests.fleet.image.smoke $(SMOKE)

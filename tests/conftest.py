@@ -1,5 +1,5 @@
-"""Settings for every test: hypothesis repeats the same examples each time, unless
-HYPOTHESIS_PROFILE=explore.
+"""Settings for every test: hypothesis tries the same fifty examples each time, and with
+HYPOTHESIS_PROFILE=explore (`make test-slow PART=examples`) a thousand others.
 
 Under --cov only the tests of the packages whose branches are counted (scripts/branch_coverage.py)
 are traced: a tracer more than doubles the time of any Python code, measured or not, and what other
@@ -19,7 +19,9 @@ import pytest
 from coverage import Coverage
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("fixed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "fixed", deadline=None, derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
@@ -56,12 +58,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _place(item.path.relative_to(ROOT).as_posix()))
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """Ten thousand items and all that their modules imported are there to stay: what tests collect
-    is what they made."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Ten thousand items and all that their modules imported are there to stay: nothing of it is
+    garbage, and what tests collect is what they made."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def _place(path: str) -> int:

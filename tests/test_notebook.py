@@ -79,6 +79,7 @@ def test_a_quiet_run_that_fails_prints_nothing(tmp_path: Path, capfd: pytest.Cap
     tied().load_state_dict(edgegossip.Result(folder).state_dict())
 
 
+@pytest.mark.slow  # a run that fails, above, with another error
 def test_a_run_that_fails_leaves_nothing_of_its_coordinators_script(tmp_path: Path) -> None:
     def train() -> None:
         from torch import nn

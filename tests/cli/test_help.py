@@ -16,52 +16,45 @@ import pytest
 
 from edgegossip import gossip, recipe
 from edgegossip.cli.main import COMMANDS, cli
+from tests.cli.conftest import Command
 
 ROOT = Path(__file__).parents[2]
 NAMES = {name: entry for section in COMMANDS.values() for name, entry in section.items()}
 HEAVY = ("torch", "grpc", "flwr", "matplotlib", "rich")
-PROBE = """
+EACH = """
 import sys
 from edgegossip.cli.main import main
-try:
-    main(sys.argv[1:])
-finally:
-    print("LOADED", [m for m in {heavy!r} if m in sys.modules], file=sys.stderr)
-"""
-EVERY_HELP = """
-import sys
-from edgegossip.cli.main import main
-for command in sys.argv[1:]:
-    print("\\f" + command)
+for line in sys.argv[1:]:
+    print("\\f" + line)
     try:
-        main([command, "--help"])
+        main(line.split())
     except SystemExit as end:
         print("EXIT", end.code, [m for m in {heavy!r} if m in sys.modules])
 """
 
 
-def run(*arguments: str, probe: str = PROBE) -> subprocess.CompletedProcess[str]:
-    probe = probe.replace("{heavy!r}", repr(HEAVY))
-    return subprocess.run([sys.executable, "-c", probe, *arguments], capture_output=True, text=True, timeout=60)
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    """What a process prints for one command line after the other, and what it has loaded then."""
+    lines = ["--help", "--version", "recipe list", "recipe keys", "nonsense", *(f"{name} --help" for name in NAMES)]
+    words = [sys.executable, "-c", EACH.replace("{heavy!r}", repr(HEAVY)), *lines]
+    _, *found = subprocess.run(words, capture_output=True, text=True, timeout=60).stdout.split("\f")
+    return dict(page.split("\n", 1) for page in found)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["recipe", "list"], ["recipe", "keys"], ["nonsense"]])
-def test_loads_nothing_heavy(arguments: list[str]) -> None:
-    done = run(*arguments)
-    assert "LOADED []" in done.stderr, done.stderr
+def test_loads_nothing_heavy(pages: dict[str, str]) -> None:
+    ended = {line: page.splitlines()[-1] for line, page in pages.items()}
+    assert ended == {line: f"EXIT {2 if line == 'nonsense' else 0} []" for line in pages}
 
 
-def test_every_command_has_help() -> None:
-    """And none loads anything heavy to show it, whichever came before."""
-    listed = run("--help").stdout
-    _, *pages = run(*NAMES, probe=EVERY_HELP).stdout.split("\f")
-    for command, page in zip(NAMES, pages, strict=True):
-        assert page.startswith(f"{command}\nUsage: edgegossip {command}") and page.endswith("EXIT 0 []\n"), page
-        assert bool(NAMES[command].help) == bool(re.search(rf"^  {command} +\S", listed, re.MULTILINE)), command
+def test_every_command_has_help(pages: dict[str, str]) -> None:
+    for command, entry in NAMES.items():
+        assert pages[f"{command} --help"].startswith(f"Usage: edgegossip {command}"), command
+        assert bool(entry.help) == bool(re.search(rf"^  {command} +\S", pages["--help"], re.MULTILINE)), command
 
 
-def test_the_list_of_commands_is_in_groups_of_whole_lines() -> None:
-    listed = run("--help").stdout
+def test_the_list_of_commands_is_in_groups_of_whole_lines(pages: dict[str, str]) -> None:
+    listed = pages["--help"].partition("EXIT ")[0]
     assert re.findall(r"^(\w+):$", listed, re.MULTILINE) == ["Options", "Train", "Look", "Boards", "Research"]
     assert "..." not in listed.partition("Train:")[2] and max(map(len, listed.splitlines())) <= 80
     assert all(re.search(rf"\b{code}\b", listed.partition("Ends with")[2]) for code in (0, 2, 3, 4, 5, 6, 7, 8, 130))
@@ -71,38 +64,40 @@ def test_the_list_of_commands_is_in_groups_of_whole_lines() -> None:
     ("arguments", "nearest"),
     [(["runn"], "run"), (["reprot"], "report"), (["codec", "lst"], "list"), (["run", "--bords", "3"], "--boards")],
 )
-def test_a_mistyped_command_or_option_gets_the_nearest_one(arguments: list[str], nearest: str) -> None:
-    done = run(*arguments)
-    assert done.returncode == 2 and re.search(rf"(?i)did you mean .*{nearest}", done.stderr), done.stderr
+def test_a_mistyped_command_or_option_gets_the_nearest_one(
+    arguments: list[str], nearest: str, command: Command
+) -> None:
+    code, _, err = command(*arguments)
+    assert code == 2 and re.search(rf"(?i)did you mean .*{nearest}", err), err
 
 
-def test_usage_errors_exit_with_2_and_no_traceback() -> None:
+def test_usage_errors_exit_with_2_and_no_traceback(command: Command) -> None:
     for arguments in (["run"], ["nonsense"], ["run", "x", "--nonsense"], ["report", "/nonexistent"]):
-        done = run(*arguments)
-        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+        code, _, err = command(*arguments)
+        assert code == 2 and "Traceback" not in err, err
 
 
-def test_recipe_commands() -> None:
-    assert json.loads(run("recipe", "list", "--json").stdout) == recipe.names()
-    shown = run("recipe", "show", "quickstart-gossip", "--set", "training.lr=0.5").stdout
+def test_recipe_commands(command: Command) -> None:
+    assert json.loads(command("recipe", "list", "--json")[1]) == recipe.names()
+    shown = command("recipe", "show", "quickstart-gossip", "--set", "training.lr=0.5")[1]
     assert "lr = 0.5" in shown and 'mode = "gossip"' in shown
-    assert any(row["key"] == "gossip.topology" for row in json.loads(run("recipe", "keys", "--json").stdout))
+    assert any(row["key"] == "gossip.topology" for row in json.loads(command("recipe", "keys", "--json")[1]))
 
 
-def test_what_a_recipe_may_name_is_listed() -> None:
-    algorithms = {row["name"]: row for row in json.loads(run("algorithm", "list", "--json").stdout)}
+def test_what_a_recipe_may_name_is_listed(command: Command) -> None:
+    algorithms = {row["name"]: row for row in json.loads(command("algorithm", "list", "--json")[1])}
     assert set(algorithms) == set(gossip.names()) and all(row["help"] for row in algorithms.values())
     assert "momentum" in {param["name"] for param in algorithms["motef"]["params"]}
-    models = {row["name"]: row for row in json.loads(run("model", "list", "--json").stdout)}
+    models = {row["name"]: row for row in json.loads(command("model", "list", "--json")[1])}
     assert "hidden" in models["mlp"]["params"] and all(row["help"] for row in models.values())
-    assert "resnet20" in run("model", "list").stdout and "choco-sgd" in run("algorithm", "list").stdout
+    assert "resnet20" in command("model", "list")[1] and "choco-sgd" in command("algorithm", "list")[1]
 
 
-def test_old_flags_work_and_are_not_shown() -> None:
-    shown = run("topology", "--help").stdout
+def test_old_flags_work_and_are_not_shown(pages: dict[str, str], command: Command) -> None:
+    shown = pages["topology --help"]
     assert "--boards" in shown and "--nodes" not in shown
-    assert run("topology", "ring", "--nodes", "5").stdout == run("topology", "ring", "--boards", "5").stdout != ""
-    missing = run("plan", "quickstart-gossip").stderr
+    assert command("topology", "ring", "--nodes", "5")[1] == command("topology", "ring", "--boards", "5")[1] != ""
+    missing = command("plan", "quickstart-gossip")[2]
     assert "'--profile'" in missing and "--fleet" not in missing
 
 
@@ -133,50 +128,51 @@ def sentences(path: Path) -> Iterator[tuple[int, str]]:
 def test_every_option_that_messages_name_is_there() -> None:
     """But for arguments of other programs."""
     known, named = {*flags(cli)}, set()
+    flag_in = re.compile(r"(?<!^)(?<!wipefs )(?<!systemctl start )(?<!tensorboard )(?<![\w-])--[a-z][a-z0-9-]*")
     for path in sorted((ROOT / "edgegossip").rglob("*.py")):
+        if not re.search("--[a-z]", path.read_text(encoding="utf-8")):
+            continue
         for line, text in sentences(path):
-            for flag in re.findall(
-                r"(?<!^)(?<!wipefs )(?<!systemctl start )(?<!tensorboard )(?<![\w-])--[a-z][a-z0-9-]*", text
-            ):
+            for flag in flag_in.findall(text):
                 named.add(flag)
                 assert flag in known, f"{path.relative_to(ROOT)}, line {line}: there is no {flag}: {text}"
     assert {"--output", "--set", "--resume"} <= named
 
 
-def test_plan_names_the_fleets_that_it_knows() -> None:
+def test_plan_names_the_fleets_that_it_knows(pages: dict[str, str]) -> None:
     from edgegossip.lab.scale.devices import fleet_names
 
-    shown = run("plan", "--help").stdout
+    shown = pages["plan --help"]
     assert [name for name in fleet_names() if name not in shown] == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_installed_where_the_shell_looks(
-    shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
-    assert run("completion").returncode == 0
+    assert command("completion")[0] == 0
     [written] = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert (
-        written.read_text() == run("completion", shell, "--show").stdout
+        written.read_text() == command("completion", shell, "--show")[1]
         and "_EDGEGOSSIP_COMPLETE" in written.read_text()
     )
 
 
-def test_completion_knows_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_knows_the_commands(monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
     for name, value in {
         "_EDGEGOSSIP_COMPLETE": "bash_complete",
         "COMP_WORDS": "edgegossip re",
         "COMP_CWORD": "1",
     }.items():
         monkeypatch.setenv(name, value)
-    assert run().stdout.split() == ["plain,recipe", "plain,report"]
+    assert command()[1].split() == ["plain,recipe", "plain,report"]
     monkeypatch.setenv("SHELL", "/bin/tcsh")
     monkeypatch.delenv("_EDGEGOSSIP_COMPLETE")
-    assert "valid: bash, fish, zsh" in run("completion").stderr
+    assert "valid: bash, fish, zsh" in command("completion")[2]
     monkeypatch.delenv("SHELL")
-    assert "edgegossip completion bash" in run("completion").stderr
+    assert "edgegossip completion bash" in command("completion")[2]
 
 
 def test_a_board_s_folder_has_the_same_name_wherever_it_is_shown() -> None:

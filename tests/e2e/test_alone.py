@@ -76,7 +76,7 @@ def by_itself(index: int) -> float:
     return rmse(model, index)
 
 
-@pytest.mark.parametrize("mode", ["gossip", "server"])
+@pytest.mark.parametrize("mode", ["gossip", pytest.param("server", marks=pytest.mark.slow)])
 def test_each_board_has_its_score_alone_together_and_with_the_average(mode: str, tmp_path: Path) -> None:
     """On its own test set and with its own layers. What a script wrote to a file of its own is of
     the run together."""
@@ -111,6 +111,7 @@ def test_each_board_has_its_score_alone_together_and_with_the_average(mode: str,
     assert not any(event.name in ("peer-up", "peer-down") for event in read_run(alone.folder).events())
 
 
+@pytest.mark.slow  # one sentence, after a whole run
 def test_where_no_board_tests_its_model_there_is_nothing_to_compare(tmp_path: Path) -> None:
     """Which is found before the run together begins."""
 

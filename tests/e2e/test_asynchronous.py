@@ -12,11 +12,14 @@ import pytest
 from edgegossip.telemetry.run_folder import read_run
 from tests.e2e.command import edgegossip, run_json
 
+# The simulator has slow and dead neighbours in virtual time, and tests/node/test_gossip_node.py the
+# seconds of a board.
+pytestmark = pytest.mark.slow
 SETTINGS = ("--set", "gossip.algorithm=ad-psgd", "--set", "run.nodes=3", "--no-plots")
 PARTS = ("compute", "encode", "transmit", "decode", "wait", "other")
 
 
-@pytest.mark.parametrize("momentum", [pytest.param("training", marks=pytest.mark.slow), "quasi-global"])
+@pytest.mark.parametrize("momentum", ["training", "quasi-global"])
 def test_run_trains_and_accounts_for_every_second(momentum: str, tmp_path: Path) -> None:
     chosen = () if momentum == "training" else ("gossip.momentum=quasi-global", "training.momentum=0")
     extra = [word for setting in ("run.rounds=60", *chosen) for word in ("--set", setting)]

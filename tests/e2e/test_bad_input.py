@@ -54,25 +54,20 @@ def test_a_process_ends_with_that_sentence_and_code(command: list[str], words: s
     assert (got, out) == (2, "") and words in err and err.count("\n") == 1, err
 
 
-def test_topology_that_is_not_strongly_connected(tmp_path: Path) -> None:
+def test_topology_that_is_not_strongly_connected(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     edges = {"directed": True, "edges": [["board-0", "board-1"], ["board-1", "board-0"], ["board-2", "board-3"]]}
     (tmp_path / "t.json").write_text(json.dumps(edges))
     settings = ["--set", "gossip.topology=file", "--set", f"gossip.topology_file={tmp_path / 't.json'}"]
-    with edgegossip("run", "quickstart-gossip", *settings, runs=tmp_path / "runs") as running:
-        code, _, err = running.finish()
+    code, _, err = in_this_process(capfd, "run", "quickstart-gossip", *settings, "--runs", str(tmp_path / "runs"))
     assert code == 2 and "no path leads from node" in err and "board-2" in err and err.count("\n") == 1, err
 
 
 @pytest.mark.parametrize("mode", ["gossip", "server"])
-def test_port_in_use(mode: str, tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+def test_port_in_use(mode: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with edgegossip(
-            "run", f"quickstart-{mode}", "--set", f"network.port={port}", runs=tmp_path / "runs"
-        ) as running:
-            code, _, err = running.finish()
+        where = ("--set", f"network.port={port}", "--runs", str(tmp_path / "runs"))
+        code, _, err = in_this_process(capfd, "run", f"quickstart-{mode}", *where)
     assert code == 4 and f"127.0.0.1:{port}: address already in use" in err and err.count("\n") == 1, err
     assert not (tmp_path / "runs").exists()
 
@@ -103,6 +98,7 @@ def test_a_board_started_by_hand_with_a_mistake(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow  # its end is tests/fleet/launch/test_run_folders.py's, the refusal tests/engine/test_plausible.py's
 def test_a_run_that_fails_shows_what_was_reached_and_why(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pairs = ("network.tls=off", "training.lr=1000", "run.rounds=40", "run.nodes=2")
     settings = [word for pair in pairs for word in ("--set", pair)]

@@ -19,7 +19,7 @@ from edgegossip.node.bootstrap import follow
 from edgegossip.node.storage import vector_of
 from edgegossip.telemetry.run_folder import read_run
 from edgegossip.types import ConfigError, PeerError, UsageError
-from tests.e2e.command import edgegossip
+from tests.e2e.command import edgegossip, in_this_process
 from tests.e2e.test_server_resume import undisturbed
 from tests.e2e.test_tls import free_port
 
@@ -27,7 +27,9 @@ BOARDS = ("pi-1", "pi-2")
 
 
 @pytest.mark.timeout(300)
-def test_the_coordinator_tells_its_boards_the_recipe_and_nobody_else(tmp_path: Path) -> None:
+def test_the_coordinator_tells_its_boards_the_recipe_and_nobody_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """After kill -9 the same command goes on with the same curve; the boards come back by
     themselves."""
     fleet = Fleet.create(tmp_path / "fleet", "test", 20)
@@ -47,9 +49,9 @@ def test_the_coordinator_tells_its_boards_the_recipe_and_nobody_else(tmp_path: P
             (("--name", "pi-1", "--insecure"), 5, "speaks TLS: start this board with --identity"),
             (("--identity", str(fleet.folder / "boards" / "pi-1"), "--boards", "pi-1,pi-2"), 2, "leave it out"),
         ):
-            with edgegossip("node", "--coordinator", where, *arguments, runs=tmp_path / "no") as stranger:
-                ended, _, err = stranger.finish(60)
-                assert ended == code and words in err, (ended, err)
+            stranger = ("node", "--coordinator", where, *arguments, "--runs", str(tmp_path / "no"))
+            ended, _, err = in_this_process(capfd, *stranger)
+            assert ended == code and words in err, (ended, err)
         boards = []
         for name in BOARDS:
             identity = ("--identity", str(fleet.folder / "boards" / name))

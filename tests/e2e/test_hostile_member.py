@@ -483,6 +483,7 @@ def flower_requests(address: str, identity: Identity) -> Http:
     return Http(address, credentials.context, (*paths, "/v1/control/start-run", "/docs"), body, headers)
 
 
+@pytest.mark.slow  # each kind of request is in tests/flower/test_admission.py and test_secure.py
 @many
 def test_a_coordinators_boards_end_their_rounds(tmp_path: Path, count: int) -> None:
     pytest.importorskip("flwr", reason="server mode is an extra: pip install '.[server]'")
@@ -572,6 +573,7 @@ def _layout(settings: Sequence[str]) -> Any:
     return build_workload(recipes.with_settings(recipes.load("quickstart-gossip"), values), 0).layout
 
 
+@pytest.mark.slow  # each kind of request is in tests/mesh/test_malformed.py and tests/mesh/security
 @many
 def test_a_meshs_boards_end_their_rounds(tmp_path: Path, count: int) -> None:
     rounds = Rounds(tmp_path / "allowed", count)

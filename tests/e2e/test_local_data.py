@@ -109,7 +109,7 @@ def sniffed(namespace: str, file: Path) -> Iterator[None]:
     ("mode", "kind"),
     [
         ("gossip", "recipe"),
-        ("server", "script"),
+        pytest.param("server", "script", marks=pytest.mark.slow),
         pytest.param("gossip", "script", marks=pytest.mark.slow),
         pytest.param("server", "recipe", marks=pytest.mark.slow),
     ],
@@ -163,20 +163,11 @@ def test_no_byte_of_the_data_is_in_a_packet_or_in_the_run_folder(
     }
 
 
-def test_a_folder_that_is_not_there_is_said_before_a_process_is_started(folders: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_said_before_a_process_is_started(
+    folders: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     arguments = ("run", "quickstart-gossip", *sets(folders, "run.nodes=3"))
-    with edgegossip(*arguments, runs=tmp_path / "runs") as running:
-        code, _out, err = running.finish()
+    code, _, err = in_this_process(capfd, *arguments, "--runs", str(tmp_path / "runs"))
     assert code == 3
     assert f"data.dir = {folders}/board-2: there is no such folder" in err
     assert not (tmp_path / "runs").exists()
-
-
-def test_who_shares_out_a_folder_of_his_own_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    np.savez(tmp_path / "data.npz", train_inputs=np.eye(8, dtype=np.float32), train_targets=np.arange(8) % 2)
-    settings = ("data.name=npz", f"data.dir={tmp_path}", "run.nodes=2", "run.rounds=1", "gossip.topology=complete")
-    arguments = [part for s in ("network.tls=off", *settings) for part in ("--set", s)]
-    where = ("--no-plots", "--runs", str(tmp_path / "runs"))
-    code, _out, err = in_this_process(capfd, "run", "quickstart-gossip", *arguments, *where)
-    assert code == 0, err
-    assert 'set data.partition = "local"' in err

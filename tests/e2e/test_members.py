@@ -33,6 +33,7 @@ def named(fleet: Members, by: set[int], dead: set[int]) -> bool:
     return all(fleet.about(k, "member-dead", d) for k in by for d in dead)
 
 
+@pytest.mark.slow  # tests/mesh/membership has deaths, returns and goodbyes, below in virtual time
 def test_one_seed_is_enough_and_may_die(fleet: Members) -> None:
     fleet.kill(1)
     fleet.wait_until(lambda: named(fleet, ALL - {1}, {1}), "the dead seed is named by all", BUSY_S)

@@ -40,6 +40,7 @@ def check_that_it_went_on(summary: dict[str, Any], data: RunData, rounds: int, a
     assert not list(data.path.glob("checkpoint/*/*.ckpt"))  # nobody will go on from them
 
 
+@pytest.mark.slow  # test_tls.py has it of boards with identities
 def test_a_board_that_is_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     settings = {"checkpoint.every": 1, "checkpoint.slack_s": 0, "evaluation.every": 20}
     settings |= {"run.nodes": 3, "codec.name": "8-bit-elastiquant"}

@@ -84,7 +84,7 @@ def taker(network: AccessPoint, k: int) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize(("link", "least_s"), [("shared", 0.74), ("each", 0.24)])
+@pytest.mark.parametrize(("link", "least_s"), [("shared", 0.74), pytest.param("each", 0.24, marks=pytest.mark.slow)])
 def test_who_shares_an_access_point(link: str, least_s: float) -> None:
     """Three machines send a megabyte each, all at a time: at 32 Mbit/s that takes 0.75 s if they
     share it, 0.25 s if not."""

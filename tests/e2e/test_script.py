@@ -17,7 +17,7 @@ import torch
 
 from edgegossip.telemetry.run_folder import RunData, read_run
 from edgegossip.telemetry.summary import summarise
-from tests.e2e.command import Running, edgegossip, run_json, unwrapped
+from tests.e2e.command import Running, edgegossip, in_this_process, run_json, unwrapped
 from tests.e2e.test_restart import free_ports, steps
 
 # Each board draws data of its own, from one law: y = x W. No two boards see the same example. As
@@ -117,6 +117,7 @@ def test_a_script_trains_on_boards_of_this_machine(
     assert metrics(data, "board-2", "time/compute_s") and summary["sent_bytes"]["payload"] > 0
 
 
+@pytest.mark.slow  # tests/training/test_script.py has its state, test_tls.py a board that is killed
 def test_a_board_that_is_killed_goes_on_with_its_optimiser(script: Path, tmp_path: Path) -> None:
     # Slow rounds: the run must not be over before the board is back.
     script.write_text(
@@ -157,7 +158,7 @@ def check_that_a_script_holds(saved: Path, model: Any) -> None:
     assert state and all(np.array_equal(model[name], value.numpy()) for name, value in state.items())
 
 
-def test_boards_join_one_that_founds_the_run(script: Path, tmp_path: Path) -> None:
+def test_boards_join_one_that_founds_the_run(script: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Who joins says its own script: what a peer sends names no program that this board would
     run."""
     [port] = free_ports(1)
@@ -165,9 +166,8 @@ def test_boards_join_one_that_founds_the_run(script: Path, tmp_path: Path) -> No
     with ExitStack() as stack:
         first = stack.enter_context(board(script, "pi-1", tmp_path / "one", *where))
         first.wait_until(lambda: any((tmp_path / "one").glob("runs/*/events.jsonl")))
-        nothing = ("--join", f"127.0.0.1:{port}", "--name", "pi-2")
-        with edgegossip("node", *nothing, runs=tmp_path / "runs", cwd=tmp_path) as refused:
-            code, _, err = refused.finish()
+        nothing = ("--join", f"127.0.0.1:{port}", "--name", "pi-2", "--runs", str(tmp_path / "runs"))
+        code, _, err = in_this_process(capfd, "node", *nothing)
         assert code == 2 and "the run trains with train.py: name this board's own" in err
         second = stack.enter_context(board(script, "pi-2", tmp_path / "two", "--join", f"127.0.0.1:{port}"))
         finished([first, second])
@@ -176,6 +176,7 @@ def test_boards_join_one_that_founds_the_run(script: Path, tmp_path: Path) -> No
         check_that_a_script_holds(tmp_path / folder / f"{name}.pt", kept)
 
 
+@pytest.mark.slow  # test_follow.py has such processes, tests/test_notebook.py a coordinator's own script
 def test_boards_train_through_a_coordinator(script: Path, tmp_path: Path) -> None:
     [port] = free_ports(1)
     with ExitStack() as stack:
@@ -192,6 +193,7 @@ def test_boards_train_through_a_coordinator(script: Path, tmp_path: Path) -> Non
         check_that_a_script_holds(folder / f"{name}.pt", kept)
 
 
+@pytest.mark.slow  # tests/fleet/launch/test_supervisor.py has it of boards that do nothing else
 @pytest.mark.parametrize("mode", ["gossip", "server"])
 def test_a_run_whose_boards_fail_before_their_first_round_ends_with_the_one_cause(
     mode: str, script: Path, tmp_path: Path
@@ -222,6 +224,7 @@ def test_a_run_whose_boards_fail_before_their_first_round_ends_with_the_one_caus
     assert [f["kind"] for f in summarise(data)["verdict"]] == ["lost"]
 
 
+@pytest.mark.slow  # its line is tests/training/test_script.py's, the loss tests/fleet/launch/test_supervisor.py's
 def test_a_script_that_raises_is_named_and_the_others_go_on(script: Path, tmp_path: Path) -> None:
     text = script.read_text().replace(
         "    for _ in range(5):", "    for _ in range(5 // (run.name != 'board-1' or round < 3)):"

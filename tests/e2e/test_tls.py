@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.command import edgegossip
+from edgegossip.fleet.store import Fleet
+from edgegossip.telemetry.run_folder import read_run
+from tests.e2e.command import edgegossip, in_this_process
 
 ROUNDS = ("--set", "run.rounds=6", "--set", "run.nodes=2")
 
@@ -20,7 +20,8 @@ def test_a_run_with_tls_and_a_board_that_dies_in_it(tmp_path, monkeypatch):
     keys = tmp_path / "keys"
     keys.mkdir()
     monkeypatch.setenv("TMPDIR", str(keys))
-    sets = ("--set", "network.tls=on", "--set", "network.restarts=1", "--set", "run.rounds=300", "--set", "run.nodes=3")
+    pairs = ("network.tls=on", "network.restarts=1", "checkpoint.slack_s=0", "run.rounds=300", "run.nodes=3")
+    sets = [word for pair in pairs for word in ("--set", pair)]
     with edgegossip("run", "quickstart-gossip", *sets, "--no-plots", "--json", runs=tmp_path / "runs") as running:
         running.wait_until(lambda: running.rounds_done(2, boards=3))
         board = running.board("board-1")
@@ -32,6 +33,9 @@ def test_a_run_with_tls_and_a_board_that_dies_in_it(tmp_path, monkeypatch):
     summary = json.loads(out)
     assert (summary["failed_nodes"], summary["restarted_nodes"]) == ([], ["board-1"])
     assert summary["accuracy"]["mean"] > 0.8
+    (folder,) = (tmp_path / "runs").iterdir()
+    began = [e for e in read_run(folder).events() if (e.node, e.name) == ("board-1", "started")]
+    assert "from its checkpoint of round" in began[1].text
     assert not [*keys.glob("edgegossip-fleet-*")]
     logs = "".join(log.read_text() for log in tmp_path.glob("runs/*/logs/*.log"))
     assert "ssl_transport" not in logs and "Traceback" not in logs
@@ -39,10 +43,8 @@ def test_a_run_with_tls_and_a_board_that_dies_in_it(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("fleet") / "fleet"
-    for arguments in (("init", str(folder)), ("add", "pi-01", "pi-02", "--fleet", str(folder))):
-        subprocess.run([sys.executable, "-m", "edgegossip", "fleet", *arguments], check=True, timeout=60)
-    return folder
+    made = Fleet.create(tmp_path_factory.mktemp("fleet") / "fleet", "test", 20)
+    return made.add_all(("pi-01", "pi-02"), "board", 20).folder
 
 
 def free_port() -> int:
@@ -67,10 +69,10 @@ def test_two_boards_of_a_fleet(fleet, tmp_path):
             assert "ssl_transport" not in err
 
 
-def test_an_identity_that_is_not_ours(fleet, tmp_path):
+def test_an_identity_that_is_not_ours(fleet, tmp_path, capfd):
     def node(*arguments: str) -> tuple[int, str]:
-        with edgegossip("node", *arguments, "--peer", "pi-02=127.0.0.1:1", runs=tmp_path) as running:
-            code, _, err = running.finish(60)
+        where = ("--peer", "pi-02=127.0.0.1:1", "--runs", str(tmp_path))
+        code, _, err = in_this_process(capfd, "node", *arguments, *where)
         return code, err
 
     ours = ("quickstart-gossip", *ROUNDS, "--name", "pi-01", "--identity")

@@ -138,6 +138,7 @@ def _check_records(fleet: Fleet, sink: Memory, x: np.ndarray[Any, Any]) -> None:
     assert evaluations[0] == pytest.approx(float(np.mean(toy.fedavg(3, 1, fleet.initial) ** 2)), rel=1e-5)
 
 
+@pytest.mark.slow  # tests/engine/test_server_bad_boards.py has them without processes
 def test_bad_updates_are_refused_by_name_and_the_others_train_on(fleet: Fleet, sink: Memory) -> None:
     fleet.start(boards=4, rounds=3, faults=("", "garbage", "nan", "run"))
     x = fleet.finish()

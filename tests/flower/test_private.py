@@ -248,14 +248,20 @@ def test_a_run_gives_signs_of_life_whatever_its_server_is_busy_with(
 
 
 def test_links_end_also_where_the_superlink_is_not_trusted_any_more() -> None:
+    asked = list[str]()
+
     class Distrusts(ssl.SSLContext):
         def wrap_socket(self, *args: object, **options: object) -> ssl.SSLSocket:
+            asked.append(str(options["server_hostname"]))
             raise PeerError("its certificate was revoked")
 
     context = Distrusts(ssl.PROTOCOL_TLS_CLIENT)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        runtime.RunLink(address, context, b"secret").finish(None)
+        run = runtime.RunLink(address, context, b"secret")
+        run.finish(None)
         board = link.FleetLink(address, SimpleNamespace(context=context))  # type: ignore[arg-type]
         board._node.node_id = 1
         board.close()
+    assert asked == ["127.0.0.1"] * 2  # each wanted to say that it leaves
+    assert run._client._client.is_closed and board._client._client.is_closed

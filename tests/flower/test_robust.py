@@ -62,9 +62,10 @@ def distance(combined: Combiner, channel: Channel, attack: str) -> float:
 @pytest.mark.parametrize("codec", DENSE)
 def test_two_liars_of_eight_do_not_lead_the_model_away(codec: str, in_run: int) -> None:
     """Honest boards' goals are 0.2 apart; krum follows one board of them. Every codec with every
-    strategy; the attacks take turns."""
-    for k, strategy in enumerate(STRATEGIES):
-        attack = ATTACKS[(DENSE.index(codec) + k) % len(ATTACKS)]
+    other strategy; the attacks take turns."""
+    first = DENSE.index(codec)
+    for k, strategy in list(enumerate(STRATEGIES))[first % 2 :: 2]:
+        attack = ATTACKS[(first + k) % len(ATTACKS)]
         bound = 0.45 if "krum" in strategy else 0.25
         assert distance(*made(strategy, codec), attack) < bound, (strategy, attack)
 

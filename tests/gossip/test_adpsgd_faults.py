@@ -228,6 +228,7 @@ class Chaos:
                 net.deliver_all()
 
 
+@pytest.mark.no_cover
 @settings(max_examples=40, deadline=None)
 @given(
     nodes=st.integers(2, 6),

@@ -82,8 +82,15 @@ def grows(found: list[float]) -> bool:
     return float(np.mean(found[cut:])) > 1.1 * max(found[:cut]) or max(found) > 1.0
 
 
-@pytest.mark.parametrize("bits", [0.0, 0.86, 8.0])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def budgets() -> Iterator[Any]:
+    """Each algorithm with one size of messages; with the others it is slow."""
+    for a, algorithm in enumerate(ALGORITHMS):
+        for b, bits in enumerate((0.0, 0.86, 8.0)):
+            yield pytest.param(algorithm, bits, marks=() if a % 3 == b else pytest.mark.slow)
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize(("algorithm", "bits"), [*budgets()])
 def test_however_few_bytes_a_message_gets_boards_do_not_drift_apart(
     make_fleet: Any, algorithm: str, bits: float
 ) -> None:
@@ -95,6 +102,7 @@ def test_however_few_bytes_a_message_gets_boards_do_not_drift_apart(
     assert found[-1] < (0.01 if bits == 8.0 and algorithm == "motef" else 0.05 if bits == 8.0 else 0.8)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("algorithm", ["choco-sgd", "deep-squeeze", "motef"])
 def test_boards_whose_messages_differ_mix_alike(make_fleet: Any, algorithm: str) -> None:
     """An edge goes by the coarser of its two ends, whichever that is in this round."""

@@ -3,6 +3,7 @@ as if nobody had stopped, to the bit."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -60,9 +61,20 @@ def restarted(fleet: Any, who: Any) -> None:
     fleet.deliver_all()
 
 
-@pytest.mark.parametrize("who", [(0,), (1, 2), tuple(range(BOARDS))], ids=["one", "two", "all"])
-@pytest.mark.parametrize("codec", ["fp32", "4-bit-elastiquant"])
-@pytest.mark.parametrize(("name", "topology"), CASES)
+WHO = {"one": (0,), "two": (1, 2), "all": tuple(range(BOARDS))}
+
+
+def cases() -> Iterator[Any]:
+    """Each with one of the codecs and some of the boards, in turn; the other ways are slow."""
+    for k, (name, topology) in enumerate(CASES):
+        for c, codec in enumerate(("fp32", "4-bit-elastiquant")):
+            for w, (word, who) in enumerate(WHO.items()):
+                marks = () if (k % 2, k % 3) == (c, w) else pytest.mark.slow
+                yield pytest.param(name, topology, codec, who, marks=marks, id=f"{name}-{topology}-{codec}-{word}")
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize(("name", "topology", "codec", "who"), [*cases()])
 def test_a_clean_restart_changes_nothing(make_fleet: Any, name: str, topology: str, codec: str, who: Any) -> None:
     expected = played(make_fleet, name, topology, codec, -1, (), False)
     for ahead in (False, True)[: 1 + (len(who) < BOARDS and name != "ad-psgd")]:

@@ -38,6 +38,14 @@ def wait_for(
     raise AssertionError(f"no {kind.__name__} came; what came: {events}")
 
 
+def until(what: Callable[[], object], says: str) -> None:
+    """Look again and again whether something is true, which `says` what it is."""
+    end = time.monotonic() + PATIENCE_S
+    while not what():
+        assert time.monotonic() < end, says
+        time.sleep(0.02)
+
+
 def connect_all(transports: Sequence[GrpcTransport], names: Sequence[str]) -> None:
     """Everybody to everybody, and wait until all are up."""
     table = {name: t.address for name, t in zip(names, transports, strict=True)}

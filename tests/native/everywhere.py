@@ -13,10 +13,10 @@ def on_every_isa(test):
     """Call a test that takes `isa` with each of them; a failure says with which."""
 
     @functools.wraps(test)
-    def tried(**given):
+    def tried(*drawn, **given):
         for isa in ISAS:
             try:
-                test(isa=isa, **given)
+                test(*drawn, isa=isa, **given)
             except BaseException as error:
                 error.add_note(f"on {isa}")
                 raise

@@ -106,13 +106,12 @@ def test_same_bytes_on_every_instruction_set_and_for_any_number_of_threads(q, ch
         body = encode(q, x, choice, scales, threads=1)
         out = np.empty(n, np.float32)
         assert decode(q, body, n, out, threads=1) == len(body)
-        for isa in ISAS:
-            for threads in (1, 2, 3, 7) if n > 65536 else (1, 2):
-                assert encode(q, x, choice, scales, isa=isa, threads=threads) == body
-                again = np.empty(n, np.float32)
-                assert decode(q, body, n, again, isa=isa, threads=threads) == len(body)
-                np.testing.assert_array_equal(again, out)
-                assert decode(q, body, n, isa=isa, threads=threads) == len(body)
+        for isa, threads in [*((isa, 1) for isa in ISAS), *((ISAS[-1], t) for t in ((2, 3, 7) if n > 65536 else (2,)))]:
+            assert encode(q, x, choice, scales, isa=isa, threads=threads) == body
+            again = np.empty(n, np.float32)
+            assert decode(q, body, n, again, isa=isa, threads=threads) == len(body)
+            np.testing.assert_array_equal(again, out)
+            assert decode(q, body, n, isa=isa, threads=threads) == len(body)
 
 
 @pytest.mark.parametrize("choice", CHOICES)

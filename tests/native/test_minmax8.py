@@ -43,13 +43,13 @@ def decode(body, offsets, isa=None):
     return out
 
 
-@on_every_isa
 @given(vectors())
 @example((np.array([-3.4e38, 3.4e38, 0], np.float32), np.array([0, 3])))
 @example((np.array([1e-45, 0, -1e-45], np.float32), np.array([0, 3])))
 @example((np.array([-0.0, -0.0, 0.0, 1.0], np.float32), np.array([0, 2, 4])))
 @example((np.array([16777216, 16777218], np.float32), np.array([0, 0, 2, 2])))
-def test_bytes_and_values_are_those_of_the_definition(isa, case):
+@on_every_isa
+def test_bytes_and_values_are_those_of_the_definition(case, isa):
     x, offsets = case
     body = encode(x, offsets, isa)
     assert body == reference.encode(x, offsets)
@@ -101,9 +101,9 @@ def test_every_length_and_alignment(isa, n):
         assert (out[:shift] == 5).all() and (out[shift + n :] == 5).all()
 
 
-@on_every_isa
 @given(vectors(), st.floats(-4, 4, width=32))
-def test_weighted_decode_adds(isa, case, weight):
+@on_every_isa
+def test_weighted_decode_adds(case, weight, isa):
     x, offsets = case
     body = encode(x, offsets)
     base = np.linspace(-1, 1, len(x), dtype=np.float32)
@@ -114,9 +114,9 @@ def test_weighted_decode_adds(isa, case, weight):
     assert out.tobytes() == expected.tobytes()
 
 
-@on_every_isa
 @given(st.lists(st.tuples(finite, finite), min_size=1, max_size=6), st.integers(0, 2**32))
-def test_any_valid_header_decodes_within_its_bounds(isa, headers, seed):
+@on_every_isa
+def test_any_valid_header_decodes_within_its_bounds(headers, seed, isa):
     pairs = np.sort(np.array(headers, np.float32), axis=1)
     n = 512
     codes = np.random.default_rng(seed).integers(0, 256, (len(pairs), n), np.uint8)

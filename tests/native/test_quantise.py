@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from edgegossip.native import quantise as native_quantise
 from edgegossip.native.quantise import Kind, Quantiser
 from tests.native import reference_quantise as reference
-from tests.native.everywhere import on_every_isa
+from tests.native.everywhere import ISAS, on_every_isa
 
 KEY = 0x0123456789ABCDEF
 GEOMETRIC = (0.0, *(0.9**k for k in range(126, -1, -1)))
@@ -56,32 +56,30 @@ def gradient(n, seed=0, scale=1e-2):
     return np.clip(x * scale, -3.4e38, 3.4e38).astype(np.float32)
 
 
-def check_exact(q, x, scales, isa, key=KEY, first=0):
-    symbols = native_quantise.quantise(q, x, scales, key, first, isa=isa)
-    codes = reference.codes_of(q, x, scales, key, first)
-    assert symbols.tobytes() == reference.pack(q, codes).tobytes()
-    out, base = np.full(len(x), 7, np.float32), np.linspace(-1, 1, len(x), dtype=np.float32)
-    total = base.copy()
-    assert native_quantise.dequantise(q, symbols, scales, out, isa=isa)
-    assert native_quantise.dequantise(q, symbols, scales, total, 0.3, isa=isa)
-    expected = reference.values_of(q, codes, scales)
-    assert out.tobytes() == expected.tobytes()
+def check_exact(q, x, scales, key=KEY):
+    """On every instruction set."""
+    codes, base = reference.codes_of(q, x, scales, key, 0), np.linspace(-1, 1, len(x), dtype=np.float32)
+    packed, expected = reference.pack(q, codes).tobytes(), reference.values_of(q, codes, scales)
     with np.errstate(over="ignore"):
-        assert total.tobytes() == (base + np.float32(0.3) * expected).tobytes()
-    return symbols
+        summed = (base + np.float32(0.3) * expected).tobytes()
+    for isa in ISAS:
+        symbols = native_quantise.quantise(q, x, scales, key, 0, isa=isa)
+        assert symbols.tobytes() == packed, isa
+        out, total = np.full(len(x), 7, np.float32), base.copy()
+        assert native_quantise.dequantise(q, symbols, scales, out, isa=isa)
+        assert native_quantise.dequantise(q, symbols, scales, total, 0.3, isa=isa)
+        assert (out.tobytes(), total.tobytes()) == (expected.tobytes(), summed), isa
 
 
-@on_every_isa
 @pytest.mark.parametrize("q", QUANTISERS, ids=name_of)
-def test_codes_and_values_are_those_of_the_definition(isa, q):
+def test_codes_and_values_are_those_of_the_definition(q):
     for seed, n in enumerate([*range(0, 71, 1 if q.bits in (1, 4) else 7), 511, 513, 4097, 10_000]):
         x = gradient(n, seed)
-        check_exact(q, x, scales_of(q, x), isa, KEY * (n + 1) % 2**64)
+        check_exact(q, x, scales_of(q, x), KEY * (n + 1) % 2**64)
 
 
-@on_every_isa
 @pytest.mark.parametrize("q", [q for q in QUANTISERS if q.bits in (1, 4, 7, 8, 12)], ids=name_of)
-def test_extreme_values(isa, q):
+def test_extreme_values(q):
     rng = np.random.default_rng(1)
     big = np.finfo(np.float32).max
     patterns = rng.integers(0, 2**32, 3000, dtype=np.uint32)
@@ -101,20 +99,19 @@ def test_extreme_values(isa, q):
     for x in cases:
         for linf in (False, True):
             scales = scales_of(q, x, linf)
-            check_exact(q, x, scales, isa)
+            check_exact(q, x, scales)
         if q.kind is not Kind.FP4:
-            check_exact(q, x, np.minimum(scales, np.float32(1e-3)), isa)  # clipped
+            check_exact(q, x, np.minimum(scales, np.float32(1e-3)))  # clipped
 
 
-@on_every_isa
 @given(st.data())
 @settings(max_examples=40)
-def test_any_finite_values(isa, data):
+def test_any_finite_values(data):
     q = data.draw(st.sampled_from(QUANTISERS))
     finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
     x = np.array(data.draw(st.lists(finite, max_size=80)), np.float32)
     x = np.tile(x, data.draw(st.integers(1, 9)))
-    check_exact(q, x, scales_of(q, x, data.draw(st.booleans())), isa, data.draw(st.integers(0, 2**64 - 1)))
+    check_exact(q, x, scales_of(q, x, data.draw(st.booleans())), data.draw(st.integers(0, 2**64 - 1)))
 
 
 @on_every_isa

@@ -150,7 +150,7 @@ def test_an_axis_of_accuracies_tells_them_apart(low, high, limits):
     assert share_limits(low, high) == pytest.approx(limits)
 
 
-@pytest.mark.parametrize("form", ["svg", "pdf"])
+@pytest.mark.parametrize("form", ["svg", pytest.param("pdf", marks=pytest.mark.slow)])
 def test_plots_for_a_paper(run_dir, form):
     pytest.importorskip("matplotlib", reason="an extra: pip install '.[report]'")
     named, plain = (write_plots(run_dir, Figures(plot_format=form, plot_titles=t)) for t in (True, False))

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from edgegossip.recipe import DataSection
@@ -151,7 +151,6 @@ def agrees(data: DataSet, frame: pandas.DataFrame, texts: list[str]) -> None:
         np.testing.assert_array_equal(targets, expected.astype(targets.dtype))
 
 
-@settings(max_examples=100)
 @given(tables())
 def test_clean_tables_are_read_as_pandas_reads_them(made):
     """Nothing here is doubtful once it is said whether numbers are classes."""
@@ -169,7 +168,6 @@ def test_clean_tables_are_read_as_pandas_reads_them(made):
         agrees(data, reference(Path(folder) / "train.csv", written), texts)
 
 
-@settings(max_examples=200)
 @given(tables(odd=True), st.sampled_from(["auto", "auto", "class", "values"]))
 def test_odd_tables_are_read_as_pandas_reads_them_or_refused(made, target):
     written, _ = made
@@ -235,7 +233,6 @@ def frames(draw):
     return pa.table(columns)
 
 
-@settings(max_examples=120)
 @given(frames(), st.sampled_from(["auto", "class", "values"]))
 def test_parquet_is_read_as_pandas_reads_it_or_refused(table, target):
     import pyarrow.parquet as parquet
@@ -301,7 +298,6 @@ def as_classes(targets: np.ndarray) -> np.ndarray:
     )
 
 
-@settings(max_examples=250)
 @given(arrays(), st.sampled_from(["data.npz", "train_inputs.npy"]))
 def test_arrays_are_read_as_numpy_reads_them_or_refused(made, kind):
     x, y, keys = made

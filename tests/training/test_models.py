@@ -71,8 +71,17 @@ def test_every_shape_gives_finite_logits_and_gradients(name, norm, shape):
         assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
 
 
-@pytest.mark.parametrize("name", ["resnet34", "resnet50", "resnet50v2", "densenet121", "vgg11", "nasnet-mobile"])
-@pytest.mark.parametrize("norm", ["batchnorm", "evonorm-s0"])
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    [
+        ("resnet34", "batchnorm"),
+        ("resnet50", "evonorm-s0"),
+        ("resnet50v2", "batchnorm"),
+        ("densenet121", "evonorm-s0"),
+        ("vgg11", "batchnorm"),
+        ("nasnet-mobile", "evonorm-s0"),
+    ],
+)
 def test_large_models_train(name, norm):
     torch.manual_seed(0)
     model = models.build(ModelSection(name=name, norm=norm), (1, 16, 16), 10)

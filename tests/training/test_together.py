@@ -56,6 +56,7 @@ def recipe_with(settings):
         "data.classes": 2,
         "model.params.hidden": [8],
         "training.batch_size": 8,
+        "training.local_steps": 1,
         "evaluation.every": 0,
     }
     return with_settings(Recipe(), base | settings)

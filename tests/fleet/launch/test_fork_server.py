@@ -21,11 +21,12 @@ from edgegossip.fleet.launch.fork_server import MODULES, ForkServer
 from edgegossip.types import HostError
 
 BOARD = ["node", "quickstart-gossip", "--managed", "--name", "board-0", "--boards", "board-0,board-1"]
+LIGHT = ["edgegossip.node.main"]  # no torch: a board that waits has none either
 OWNER = """
 import sys, time
 from pathlib import Path
-from edgegossip.fleet.launch.fork_server import MODULES, ForkServer
-fork_server = ForkServer(MODULES["gossip"], 1, Path(sys.argv[1]))
+from edgegossip.fleet.launch.fork_server import ForkServer
+fork_server = ForkServer(["edgegossip.node.main"], 1, Path(sys.argv[1]))
 board = fork_server.spawn(sys.argv[2:], Path(sys.argv[1]))
 print(board.pid, fork_server._server[0].pid, flush=True)
 time.sleep(300)
@@ -141,7 +142,7 @@ def test_where_a_process_cannot_adopt_others_each_board_loads_for_itself(
             return -1
 
     monkeypatch.setattr(module.ctypes, "CDLL", lambda *_, **__: Emulated)
-    with ForkServer(MODULES["gossip"], 3, tmp_path / "fork-server.log") as alone:
+    with ForkServer(LIGHT, 3, tmp_path / "fork-server.log") as alone:
         board = alone.spawn(BOARD, tmp_path / "board.log")
         other = alone.spawn(["--version"], tmp_path / "other.log")
     is_our_own_child(board)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,11 +14,14 @@ pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
 from click.testing import CliRunner
 
 from edgegossip import recipe as recipes
+from edgegossip.agreement import Agreement
 from edgegossip.cli.main import cli
 from edgegossip.fleet.launch import probe as probing
-from edgegossip.fleet.launch.probe import misfit, probe
+from edgegossip.fleet.launch import run
+from edgegossip.fleet.launch.probe import Joined, misfit, probe
 from edgegossip.lab.scale.devices import load_fleet
 from edgegossip.lab.scale.plan import plan, plan_text
+from edgegossip.layout import Layout, TensorSpec
 from edgegossip.node.spec import default_members
 from edgegossip.recipe import Recipe
 from edgegossip.types import EXIT_RUN, ConfigError, RunError
@@ -92,12 +95,36 @@ def test_a_script_that_never_comes_to_its_join_is_not_waited_for(script: Path, m
     assert joined.problem == "it did not come to its join within 0 s"
 
 
-def test_a_plan_is_of_the_scripts_own_model_and_memory(script: Path) -> None:
-    fleet = load_fleet("pi4-wifi")
-    small, large = (plan(chosen(script, 2, "0", size), fleet, 2) for size in ("1", "100"))
+@pytest.fixture
+def joins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Have commands hear what these boards joined, which the tests above have from processes."""
+
+    def patch(*found: Joined) -> None:
+        def probed(recipe: Recipe, names: Sequence[str], members: Sequence[str]) -> Mapping[str, Joined]:
+            return dict(zip(names, found, strict=False))
+
+        monkeypatch.setattr(probing, "probe", probed)
+        monkeypatch.setattr(run, "probe", probed)
+
+    return patch
+
+
+def joined(values: int = 15, problem: str = "", *notices: str) -> Joined:
+    layout = Layout.of([TensorSpec("weight", (values,))])
+    return Joined(None if problem else layout, Agreement({"values": values}), 10**8, notices, problem)
+
+
+def test_a_plan_is_of_the_scripts_own_model_and_memory(script: Path, joins: Callable[..., None]) -> None:
+    """Of a board that holds 400 MB before its join, and of one that does not."""
+    members, fleet = default_members(2), load_fleet("pi4-wifi")
+    plans = []
+    for found in probe(chosen(script, 2, "0", "{index}00"), members, members).values():
+        joins(found)
+        plans.append(plan(chosen(script, 2), fleet, 2))
+    small, large = plans
     assert small["values"] == 15 and small["script"] == "train.py" and 60 <= small["message_bytes"] < 400
     more = large["kinds"][0]["memory_bytes"] - small["kinds"][0]["memory_bytes"]
-    assert more == pytest.approx(4 * 99_000_000, rel=0.1)
+    assert more == pytest.approx(4 * 100_000_000, rel=0.1)
     assert (small["kinds"][0]["compute_s"], small["step_s"]) == (None, None)  # nobody knows
     text = plan_text(small)
     assert "15 values" in text and "and what train.py computes" in text and "train.py up to its join" in text
@@ -112,7 +139,9 @@ def test_no_other_command_takes_a_script_for_the_default_recipe(
     assert isinstance(done.exception, ConfigError) and "is a training script" in str(done.exception), done.output
 
 
-def test_a_dry_run_tells_what_every_board_would_come_to(script: Path, tmp_path: Path) -> None:
+def test_a_dry_run_tells_what_every_board_would_come_to(
+    script: Path, tmp_path: Path, joins: Callable[..., None]
+) -> None:
     (tmp_path / "board-0").mkdir()
     runs = tmp_path / "runs"
     words = ["run", str(script), "--boards", "3", "--runs", str(runs), "--dry-run"]
@@ -126,8 +155,10 @@ def test_a_dry_run_tells_what_every_board_would_come_to(script: Path, tmp_path: 
     assert f"{tmp_path}/board-1 and 1 more are not there" in lines[4]
     assert lines[5].startswith("edgegossip: 1 of 3 would end before the run: board-2: train.py, line 13: ")
     assert "the number of values that travel is 15 on board-0 and 18 on board-1" in lines[5]
+    joins(*[joined(problem="train.py, line 13: FileNotFoundError: none")] * 3)
     done = CliRunner().invoke(cli, [*words, "--", "2", "1"], standalone_mode=False)
     assert "3 of 3 would end before the run: board-0, board-1 and board-2: train.py, line 13: " in done.output
+    joins(*[joined()] * 3)
     done = CliRunner().invoke(cli, [*words, "--json", "--", "0", "1"], standalone_mode=False)
     document = json.loads(done.stdout)
     assert done.return_value == 0 and (document["values"], document["model"], document["problem"]) == (
@@ -138,17 +169,24 @@ def test_a_dry_run_tells_what_every_board_would_come_to(script: Path, tmp_path: 
     assert [(one["board"], one["values"]) for one in document["each"]] == [(f"board-{k}", 15) for k in range(3)]
 
 
-def test_a_dry_run_and_a_plan_say_what_the_run_would(script: Path) -> None:
+def test_a_dry_run_and_a_plan_say_what_the_run_would(script: Path, joins: Callable[..., None]) -> None:
     script.write_text("import edgegossip, torch; edgegossip.join(torch.nn.Linear(4, 3), rounds=20)")
-    said = "!! train.py asked join for 20 rounds, and the run has run.rounds = 30: say --set run.rounds=20"
-    words = [str(script), "--boards", "2", "--set"]
+    members = default_members(2)
+    found = probe(chosen(script, 2, **{"run.rounds": 30}), members, members)
+    said = "train.py asked join for 20 rounds, and the run has run.rounds = 30: say --set run.rounds=20"
+    first, second = (one.notices for one in found.values())
+    assert first[0].startswith(said) and len(first) == 1 and not second
+    words = [str(script), "--boards", "2"]
     for command in (["run", "--dry-run"], ["plan", "--profile", "pi4-wifi"]):
-        done = CliRunner().invoke(cli, [*command, *words, "run.rounds=30"], standalone_mode=False)
-        assert done.output.count(said) == 1, done.output
-        done = CliRunner().invoke(cli, [*command, *words, "run.rounds=20"], standalone_mode=False)
+        joins(*found.values())
+        done = CliRunner().invoke(cli, [*command, *words, "--set", "run.rounds=30"], standalone_mode=False)
+        assert done.output.count(f"!! {said}") == 1, done.output
+        joins(joined(), joined())
+        done = CliRunner().invoke(cli, [*command, *words, "--set", "run.rounds=20"], standalone_mode=False)
         assert "!!" not in done.output and "15" in done.output
 
 
-def test_a_plan_without_a_join_is_refused(script: Path) -> None:
+def test_a_plan_without_a_join_is_refused(script: Path, joins: Callable[..., None]) -> None:
+    joins(joined(problem="train.py, line 13: FileNotFoundError: none"))
     with pytest.raises(RunError, match=r"nothing to plan: on board-0 train\.py, line 13: FileNotFoundError"):
         plan(chosen(script, 2, "2", "1"), load_fleet("pi4-wifi"), 2)

@@ -32,6 +32,7 @@ from edgegossip.lab.sim import (
 from edgegossip.lab.sim.command import fixed_by
 from edgegossip.types import ConfigError
 from tests.lab.sim.mutants.catalogue import MUTANTS
+from tests.lab.sim.mutants.search import replay
 
 SERVER = Options(mode="server")
 
@@ -48,14 +49,15 @@ def test_schedules_break_nothing_and_go_the_same_way_again() -> None:
     for seed in range(40):
         first = run_server(drawn(seed))
         assert not first.violations, f"{first.schedule.command()}: {first.violations[0]}"
-        assert run_server(drawn(seed)).digest == first.digest
+        if seed % 4 == 0:
+            assert run_server(drawn(seed)).digest == first.digest
 
 
 @pytest.mark.parametrize(
     "server", ["fraction=0.5", "quorum=2", "downlink=elastiquant", "downlink=minmax8,fraction=0.5"]
 )
 def test_control_variates_have_their_mean_whatever_happens(server: str) -> None:
-    for seed in range(25):
+    for seed in range(12):
         outcome = run_server(drawn(seed, server=f"combiner=scaffold,{server}"))
         assert not outcome.violations, f"{outcome.schedule.command()}: {outcome.violations[0]}"
 
@@ -94,7 +96,7 @@ def kills() -> Iterator[Any]:
 def test_a_killed_coordinator_changes_no_bit_of_the_final_model(kill: str, server: str, codec: str) -> None:
     """All boards are waited for, so the same updates come with and without the kill."""
     killed = 0
-    for seed in range(6):
+    for seed in range(3):
         plain = f"plain,deadline_s=60,{server}"
         schedule = drawn(seed, f"{kill}=2", plain, codec=Named(codec), nodes=4, rounds=6)
         calm, broken = run_server(replace(schedule, faults=())), run_server(schedule)
@@ -102,7 +104,7 @@ def test_a_killed_coordinator_changes_no_bit_of_the_final_model(kill: str, serve
         assert calm.model is not None and broken.model is not None
         assert calm.model.tobytes() == broken.model.tobytes()
         killed += broken.seen.get(kill, 0)
-    assert killed >= 4, "nothing was interrupted"
+    assert killed >= 2, "nothing was interrupted"
 
 
 def test_without_faults_every_update_is_used_and_the_model_learns() -> None:
@@ -121,10 +123,15 @@ def test_every_kind_of_fault_does_something() -> None:
         assert any(name in run_server(drawn(seed, name, rounds=8)).seen for seed in range(12)), name
 
 
-def test_every_rule_is_broken_by_some_mutant() -> None:
+@pytest.mark.parametrize("rule", sorted({*SERVER_RULES} - {"finite"}))
+def test_every_rule_is_broken_by_some_mutant(rule: str) -> None:
     recorded = json.loads((Path(__file__).parent / "mutants" / "killed.json").read_text())
-    broken = {row["rule"] for name, row in recorded.items() if MUTANTS[name].options.get("mode") == "server"}
-    assert set(SERVER_RULES) - broken == {"finite"} - broken
+    breaks = [
+        (MUTANTS[name], row["seed"])
+        for name, row in recorded.items()
+        if row["rule"] == rule and MUTANTS[name].options.get("mode") == "server"
+    ]
+    assert any(replay(mutant, seed).violations[0].rule == rule for mutant, seed in breaks)
 
 
 def test_the_guide_names_every_kind_with_its_range_and_every_rule() -> None:

@@ -55,8 +55,10 @@ def seconds_of_rounds(**settings: Any) -> list[float]:
     return [after - before for before, after in itertools.pairwise(at)]
 
 
-# What follows dpsgd's links is what follows choco-sgd's; 70 rounds take some seconds.
-@pytest.mark.parametrize("mode", ["choco-sgd", pytest.param("dpsgd", marks=pytest.mark.slow), "server"])
+# Boards' rates without a model are tests/engine/test_rates.py's; 70 rounds take some seconds.
+@pytest.mark.parametrize(
+    "mode", [*(pytest.param(mode, marks=pytest.mark.slow) for mode in ("choco-sgd", "dpsgd")), "server"]
+)
 def test_rounds_are_as_long_as_before_soon_after_a_link_got_ten_times_slower(mode: str) -> None:
     """They were allowed a fifth of a second under way; the first slow one takes ten times that."""
     seconds = 0.2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from edgegossip.mesh.membership.protocol import Entry, Output, Ping, Rows, Statu
 from edgegossip.types import PeerError
 from tests.mesh.fleet import TestFleet
 from tests.mesh.security.support import LIMITS
-from tests.mesh.support import PATIENCE_S, RUN
+from tests.mesh.support import RUN, until
 
 MANIFEST = manifests.make(RUN, "a", ("a", "b", "c"), "", "")
 
@@ -61,13 +61,6 @@ class Member:
     def close(self) -> None:
         self.transport.submit(self.agent.stop()).result(10.0)
         self.transport.close()
-
-
-def until(what: Callable[[], object], says: str) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not what():
-        assert time.monotonic() < end, says
-        time.sleep(0.02)
 
 
 @contextmanager

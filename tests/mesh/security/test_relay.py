@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
 
@@ -156,13 +157,30 @@ def test_close_ends_all_and_leaves_nothing_open():
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_an_idle_relay_takes_no_time(relay):
-    pairs = [pair(relay) for _ in range(10)]
-    for a, _, _ in pairs:
-        a.close()  # the other way lingers
-    before = time.process_time()
-    time.sleep(0.5)
-    assert time.process_time() - before < 0.4
+def threads() -> set[Path]:
+    return {*Path("/proc/self/task").iterdir()}
+
+
+def ran_or_wanted_to_s(thread: Path) -> float:
+    """What a thread had of a core and what it waited for one: of one that never sleeps, all the
+    time that passes, however many others there are."""
+    running_ns, waiting_ns, _ = map(int, (thread / "schedstat").read_text().split())
+    return (running_ns + waiting_ns) / 1e9
+
+
+def test_an_idle_relay_takes_no_time():
+    others = threads()
+    with closing(Relay()) as relay:
+        [thread] = threads() - others
+        pairs = [pair(relay) for _ in range(10)]
+        for a, _, _ in pairs:
+            a.close()  # the other way lingers
+        for _, b, _ in pairs:
+            assert b.recv(1) == b""
+        before_s, began_s = ran_or_wanted_to_s(thread), time.monotonic()
+        time.sleep(0.3)
+        passed_s = time.monotonic() - began_s
+        assert ran_or_wanted_to_s(thread) - before_s < 0.5 * passed_s
 
 
 def test_a_process_may_end_while_a_thread_is_in_it():

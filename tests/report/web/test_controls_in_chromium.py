@@ -3,7 +3,6 @@ saves, and how it looks to those who see, read or print it otherwise."""
 
 import csv
 import io
-import json
 import os
 import re
 import time
@@ -388,8 +387,9 @@ def test_print_is_light_has_all_plots_and_no_controls(desktop, pages):
     assert desktop.run("return document.documentElement.dataset.theme") == "dark"
 
 
-def test_a_long_run_of_many_boards_is_there_at_once(tmp_path, desktop):
-    """18 boards, 10 000 rounds: 200 rounds that were written, fifty times over."""
+def test_of_a_long_run_of_many_boards_no_more_is_drawn_than_can_be_seen(tmp_path, desktop):
+    """18 boards, 10 000 rounds: 200 rounds that were written, fifty times over. How soon it is
+    there, measure.py measures."""
     view = RunView(write_run(tmp_path, boards=18, rounds=200))
     view.read()
     for table in view.tables.nodes.values():
@@ -402,15 +402,7 @@ def test_a_long_run_of_many_boards_is_there_at_once(tmp_path, desktop):
         steps = table.step.tolist()
         table.step.extend(200 * n + step for n in range(1, 50) for step in steps)
     page = page_of([view], tmp_path / "long.html")
-    usable = []
-    for _ in range(3):
-        show(desktop, page)
-        usable.append(desktop.run("return performance.getEntriesByName('usable')[0].startTime / 1000"))
-        if usable[-1] < 1.0:
-            break
+    show(desktop, page)
     assert desktop.run("return [edgegossip.run.nodes.length, edgegossip.run.length]") == [18, 10_000]
     points = desktop.run("return edgegossip.views.filter(v => v.chart?.plot).map(v => v.chart.plot.data[0].length)")
-    assert len(points) > 10 and max(points) < 3000  # thinned to what can be seen
-    if min(usable) >= 1.0 and os.getloadavg()[0] > 2 * (os.cpu_count() or 1):
-        pytest.skip(f"others keep this machine busy: a load of {os.getloadavg()[0]:.0f}")
-    assert min(usable) < 1.0, json.dumps({"seconds": usable, "load": os.getloadavg()})
+    assert len(points) > 10 and max(points) < 3000
