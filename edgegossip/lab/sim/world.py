@@ -35,6 +35,7 @@ MOST_ROUNDS = 10**6  # of the run, until it is known how long it is
 # As boards have it, in proportion to rounds that take less than a second; the room is for some
 # dozen frames.
 PATIENCE = Patience(grace_s=1.5, announce_s=2.0, catch_up_s=1.0, return_s=3.0, gone_s=6.0, pending_bytes=64 << 10)
+ROUNDING_S = 1e-6  # of a node's own clock, which may be far from the virtual one
 NEWS_S = 0.2, 1.5  # until members have heard of one that is no neighbour
 STATE = wire.Kind.STATE
 MEMORY_EVERY = (
@@ -378,7 +379,7 @@ class World(NodeEnvironment):
             self.violate("unfit", i, f"ends though not every neighbour trains something else: {reason}")
         if any(self.detector.connected(i, j) and not self.detector.knows_down(i, j) for j in peers):
             self.violate("end", i, f"gave up though a neighbour is there: {reason}")
-        soon = [j for j, lost_s in self._lost_s[i].items() if self.clock.now < lost_s + PATIENCE.gone_s]
+        soon = [j for j, lost_s in self._lost_s[i].items() if self.clock.now < lost_s + PATIENCE.gone_s - ROUNDING_S]
         if soon:
             self.violate("end", i, f"gave up though {soon} may still come back: {reason}")
         # Who began shortly before it may be taken for one that began after it: that news was late.
