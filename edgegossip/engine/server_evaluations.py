@@ -148,13 +148,13 @@ class Evaluations:
 
     def checked(self, found: Metrics | PeerError | None) -> Metrics | None:
         """Return the evaluation in an answer, if there is one; of 0 examples where the board has no
-        test set.
+        test set. One that tells no figure is none.
 
         Raises PeerError when it cannot be one of this training."""
         if isinstance(found, PeerError):
             raise found
         if found is None or math.isnan(found.loss):
-            return found
+            return found if found is None or found.scores or not found.examples else None
         if not self._training.makes_sense(found.loss):
             raise DecodeError(
                 f"the evaluation claims a loss of {found.loss:g}, out of all proportion to that of training"

@@ -48,7 +48,7 @@ from typing_extensions import override
 
 from edgegossip.choices import choose
 from edgegossip.gossip.around import Around
-from edgegossip.gossip.base import Action, GossipAlgorithm, NodeView, Topology
+from edgegossip.gossip.base import Action, GossipAlgorithm, NodeView, Says, Topology
 from edgegossip.gossip.fragments import turn
 from edgegossip.gossip.order import BOTH, THEN, WITH, with_order
 from edgegossip.gossip.weights import Matrix, is_symmetric
@@ -61,7 +61,6 @@ MAX_FRAGMENTS = 64
 Memory: TypeAlias = tuple[Vec, ...]  # what an optimiser keeps, float32[trainable_size] each
 
 _STREAMING = ("dpsgd", "choco-sgd", "deep-squeeze")  # which mix models, by a matrix, of which parts may stay behind
-_ALIKE = ("parallel-sgd", "ad-psgd")  # which mix by no matrix
 _WHY_NOT = {
     "d2": "it takes off in every round what it takes for the gradient of the one before, which an outer step is not",
     **dict.fromkeys(
@@ -193,6 +192,12 @@ def with_outer(algorithm: GossipAlgorithm[Any], optimizer: OuterOptimizer | None
         raise ConfigError(
             f"outer.optimizer = {optimizer.kind} cannot be around {algorithm.name}: {_WHY_NOT[algorithm.name]}; use "
             "gossip.algorithm = dpsgd or choco-sgd"
+        )
+    if algorithm.asynchronous:
+        raise ConfigError(
+            f"outer.optimizer = {optimizer.kind} cannot be around {algorithm.name}: its exchanges are of models from before "
+            "the outer step, by which momentum drives boards apart; use gossip.algorithm = dpsgd with gossip.topology = "
+            "random-pairs"
         )
     if getattr(algorithm, "staleness", 0):
         raise ConfigError(
@@ -374,7 +379,7 @@ class WithOuter(Around[State]):
 
     @override
     def init(self, x: Vec, view: NodeView) -> State:
-        if self.algorithm.name not in _ALIKE:
+        if self.algorithm.says is not Says.UPDATES:  # these are summed, and mixed by no matrix
             require_agreement(self.optimizer, view.topology)
         return Around.init(self, x, view)
 

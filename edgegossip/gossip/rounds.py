@@ -79,6 +79,7 @@ class Stepped:
 
     frame: Frame  # what out-neighbours get, without a number
     published: Published
+    relies: bool = True  # on a neighbour, when it began: else the round takes no longer than linger_s
     sent: frozenset[int] = frozenset()
 
 
@@ -239,14 +240,16 @@ class Synchronous(GossipAlgorithm[State]):
         out = s.ctx.neighbours.out
         math_, published = self.scheme.publish(s.math, local, s.ctx, s.view.up(out))
         frame = messages.make_frame(s.view, self.scheme.kind, s.round, s.ctx.key, published.body)
-        s, sends = self._send(replace(s, math=math_, stepped=Stepped(frame, published)), out, advance=True)
+        s, sends = self._send(
+            replace(s, math=math_, stepped=Stepped(frame, published, bool(self._relied(s)))), out, advance=True
+        )
         reminders = self._reminders(s)
         lost = self._all_lost(s)
         if lost is None:
             s, actions = self._linger(s)
-            # With nobody to rely on a node would run away from the others, and each of its rounds
-            # costs it only this much.
-            wait_s = s.view.deadline_s if self._relied(s) else min(self.linger_s, s.view.deadline_s)
+            # With nobody to rely on, and no wait at all, a node would run away from the others.
+            assert s.stepped is not None
+            wait_s = s.view.deadline_s if s.stepped.relies else min(self.linger_s, s.view.deadline_s)
             return s, [*reminders, *sends, SetTimer(wait_s), *actions]
         # All that there will be was here before: neighbours were faster, are down, or it was lost.
         s, actions = self._finish(s, lost, f"its message of round {s.round} was lost")
@@ -272,10 +275,12 @@ class Synchronous(GossipAlgorithm[State]):
     def tick(self, s: State, now_s: float) -> Outcome:
         """Go on without whoever is missing: the deadline of the round has passed."""
         missing = self._missing(s)
-        if not missing:
+        if s.stepped is None or not missing:
             return s, []
+        if not s.stepped.relies:  # they are suspected already
+            return self._finish(s, (), "")
         waited = f"{self.linger_s:g} s after the others" if s.lingering else f"{s.view.deadline_s:g} s"
-        if not s.lingering and self._relied(s):
+        if not s.lingering:
             less = {j: s.reliance.get(j, Reliance()).miss() for j in missing}
             s = replace(s, reliance={**s.reliance, **less})
         return self._finish(s, missing, f"no message of round {s.round} within {waited}")

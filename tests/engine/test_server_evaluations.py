@@ -61,6 +61,16 @@ def test_an_evaluation_that_one_board_owes_is_asked_of_another(written: Written)
     assert logs == ["the model after round 6 is not evaluated (a: it hangs; a: it hangs again)"]
 
 
+def test_an_evaluation_without_a_figure_is_none(written: Written) -> None:
+    made = Evaluations(plan({1}), Losses(), lambda *_, **__: None, written)
+    made.after(1)
+    made.ask(["a"], 1)
+    made.answered("a", Metrics(math.nan, 10))
+    assert made.wanted == 1 and list(made.ask(["b"], 1)) == ["b"]
+    made.answered("b", Metrics(math.nan, 10, {"f1": 0.25}))
+    assert written.all == [(COORDINATOR, 1, {"eval/f1": 0.25, "eval/examples": 10})]
+
+
 def test_where_each_board_has_a_test_set_the_evaluation_is_the_mean_by_examples(written: Written) -> None:
     logs: list[str] = []
     log = lambda event, text, **fields: logs.append(text)  # noqa: E731

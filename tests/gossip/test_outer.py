@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from edgegossip import codecs, gossip
 from edgegossip.gossip import topologies
-from edgegossip.gossip.base import Adopted, Checkpoint, Message, Send
+from edgegossip.gossip.base import Adopted, Checkpoint, Message, Says, Send
 from edgegossip.gossip.outer import OuterOptimizer, make, with_outer
 from edgegossip.types import ConfigError, UsageError
 from tests.gossip.test_momentum import CALLS, GRAPH, LAYOUT, ONE, TRAINED, N, Nodes, Scripted, done, update, view
@@ -203,6 +203,7 @@ def test_values_that_are_not_trained_are_as_the_algorithm_left_them() -> None:
 )
 def test_a_round_that_was_not_gone_through_ends_the_memory(call: str, forward: int, actions: list[Any]) -> None:
     inner = Scripted((1, 1.0, [done(0)]))
+    inner.asynchronous, inner.says = False, Says.MODELS  # type: ignore[attr-defined]
     algorithm: Any = with_outer(inner, make("nesterov"))  # type: ignore[arg-type]
     s, _ = algorithm.step(algorithm.init(ONE * 2, view(0, GRAPH)), update(-ONE))
     assert (algorithm.model(s)[:TRAINED] < 1.0).all() and (s.memory[0] == -1.0).all()
@@ -264,6 +265,7 @@ def test_a_momentum_that_drives_boards_apart_is_refused_with_one_that_does_not(
     [
         ("d2", {"optimizer": "nesterov"}, "nesterov cannot be around d2.*use gossip.algorithm = dpsgd"),
         ("bagua-lp", {"optimizer": "heavy-ball"}, "cannot be around bagua-lp"),
+        ("ad-psgd", {"optimizer": "nesterov"}, "cannot be around ad-psgd.*use gossip.algorithm = dpsgd"),
         ("motef", {"optimizer": "nesterov"}, "cannot be around motef.*for the gradient.*use gossip.algorithm = dpsgd"),
         ("choco-sgd", {"optimizer": "adam"}, "adam cannot be around choco-sgd.*use gossip.algorithm = parallel-sgd"),
         ("dpsgd", {"optimizer": "nestrov"}, "unknown outer.optimizer 'nestrov'; did you mean nesterov"),

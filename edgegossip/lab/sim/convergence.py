@@ -156,6 +156,8 @@ class ConvergenceCheck:
         exact = world.schedule.codec.name == "fp32"
         if name == "parallel-sgd":
             return "equal"
+        if world.robust:
+            return "bounded"
         if naming.OUTER in world.schedule.algorithm.name:
             return "shrinks" if exact else "bounded"
         staleness, quorum = naming.param_of(algorithm, "staleness", 0), naming.param_of(algorithm, "quorum", 1.0)
@@ -173,7 +175,7 @@ class ConvergenceCheck:
             return None
         manner = self.manner()
         # Those that must be equal are so but for what each remembers of the rounds before.
-        shown = innermost if manner == "equal" else lambda algorithm, state: algorithm.model(state)
+        shown = ledger.innermost if manner == "equal" else lambda algorithm, state: algorithm.model(state)
         models = [shown(world.algorithm, n.state) for n in live]
         before, now = spread(self.since), spread(models)
         size = float(np.abs(np.asarray([*models, *self.since], np.float64)).max())
@@ -229,7 +231,7 @@ class ConvergenceCheck:
         if len(live) < n or world.lied:
             return
         audits = [world.algorithm.audit(x.state) for x in live]
-        models = np.asarray([innermost(world.algorithm, x.state) for x in live], np.float64)
+        models = np.asarray([ledger.innermost(world.algorithm, x.state) for x in live], np.float64)
         accounts, moved = world.ledger.accounts, world.restarts or world.adoptions
         if audits[0].finished:
             if moved:
@@ -259,20 +261,11 @@ class ConvergenceCheck:
         tracking sum to zero, but times a learning rate only where all have the same. Where
         exchanges overlap, what waits for one is in the account already."""
         schedule, algorithm = self.world.schedule, self.world.algorithm
-        if algorithm.listens or (self.world.uneven and algorithm.bodies > 1):
+        if algorithm.listens or self.world.robust or (self.world.uneven and algorithm.bodies > 1):
             return False
         plain = not naming.param_of(algorithm, "staleness", 0) and not naming.param_of(algorithm, "momentum", 0)
         news = self.world.states_ahead if schedule.workload == "consensus" else self.world.states
         return schedule.codec.name == "fp32" and plain and not (replicates and news)
-
-
-def innermost(algorithm: Any, state: Any) -> Vec:
-    """Return the model of the algorithm inside all wrappers, float32[n]: what local updates that
-    got through to it have moved."""
-    while (inner := getattr(algorithm, "algorithm", None)) is not None:
-        algorithm, state = inner, state.inner
-    model: Vec = algorithm.model(state)
-    return model
 
 
 def compensates(world: World) -> bool:

@@ -4,7 +4,6 @@ call in here."""
 from __future__ import annotations
 
 import math
-import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,20 +12,33 @@ from typing import Any
 from typing_extensions import override
 
 from edgegossip import frame as wire
-from edgegossip.engine.events import Accepted, Adopted, Effect, Log, MemberNews, PeerDown, PeerUp, RoundEnded, Timer
+from edgegossip.codecs import leaves_rate
+from edgegossip.engine.events import (
+    Accepted,
+    Adopted,
+    Arrived,
+    Effect,
+    Log,
+    MemberNews,
+    PeerDown,
+    PeerUp,
+    RoundEnded,
+    Timer,
+)
 from edgegossip.engine.events import FrameReceived as Received
 from edgegossip.engine.joining import Patience, RemoteMembers
 from edgegossip.engine.node import NodeConfig, NodeEngine, Stage
 from edgegossip.gossip.base import Audit, GossipAlgorithm, Send
 from edgegossip.lab.sim import checkers, naming, trace
-from edgegossip.lab.sim.byzantine import Byzantine, flood
+from edgegossip.lab.sim.byzantine import Byzantine
 from edgegossip.lab.sim.checkers import Violation
 from edgegossip.lab.sim.disk import Disk, Saved
 from edgegossip.lab.sim.ledger import Ledger, spied
 from edgegossip.lab.sim.network import UNFIT, Clock, Decoded, FailureDetector, Network
-from edgegossip.lab.sim.node import Node, NodeEnvironment, Packet, Tampered
+from edgegossip.lab.sim.node import Node, NodeEnvironment, Packet
 from edgegossip.lab.sim.schedule import EQUAL_START, Schedule, Workload, edges, of, view_of
 from edgegossip.lab.sim.trace import describe
+from edgegossip.lab.sim.witness import ROUNDING_S, Witness
 from edgegossip.types import LocalUpdate, Round, Vec
 
 COMPUTE_S = 0.4, 0.8  # what training takes a node
@@ -37,10 +49,7 @@ MOST_ROUNDS = 10**6  # of the run, until it is known how long it is
 PATIENCE = Patience(grace_s=1.5, announce_s=2.0, catch_up_s=1.0, return_s=3.0, gone_s=6.0, pending_bytes=64 << 10)
 NEWS_S = 0.2, 1.5  # until members have heard of one that is no neighbour
 STATE = wire.Kind.STATE
-MEMORY_EVERY = (
-    16  # rounds between two looks at what a state holds where nobody lies; else it is looked at in every round
-)
-FLOOD = "byzantine-flood"
+MEMORY_EVERY = 16  # rounds between two looks at what a state holds where nobody lies; else 1
 ROW_MIXING = frozenset({"dpsgd", "deep-squeeze", "choco-sgd", "bagua-lp"})  # a model becomes an average of models
 PUSH_SUM = frozenset({"sgp", "sparse-push", "quant-sgp"})  # so it does while every weight is positive
 
@@ -60,15 +69,18 @@ class World(NodeEnvironment):
         self.schedule, self.clock, self.trace = schedule, Clock(), trace.Trace(say)
         self.algorithm, self.last_delta = spied(algorithm)
         self.topology = naming.topology_of(schedule.topology, n)
-        view = view_of(self.topology, schedule.codec, n, schedule.values, seed, schedule.deadline_s)
+        repaired = self.algorithm.says.repaired
+        view = view_of(self.topology, schedule.codec, n, schedule.values, seed, schedule.deadline_s, repaired)
+        self._rated = leaves_rate(view.codec)
         self.by_wire = schedule.by_wire
-        if not self.by_wire:
+        if not (self.by_wire or self._rated):
             view = replace(view, codec=Decoded(view.codec))
         self.limits = wire.Limits.of(view.layout, algorithm.bodies)
         self.name, plus, _ = algorithm.name.partition("+")
         self.plain = not plus
         self.patient = naming.param_of(algorithm, "quorum", 1.0) >= 1.0  # whether rounds wait for everybody
         self.workload = Workload(schedule.workload, n, schedule.values, seed, self.name in EQUAL_START)
+        self.robust = naming.param_of(algorithm, "malicious", 0) > 0  # whom it leaves out differs from round to round
         averages = self.name in ROW_MIXING | PUSH_SUM and schedule.codec.name == "fp32" and not self.workload.trains
         averages = averages and naming.OUTER not in algorithm.name  # momentum overshoots
         self.hull = checkers.Hull.of(self.workload.starts) if averages else None
@@ -86,17 +98,16 @@ class World(NodeEnvironment):
         self.detector = FailureDetector(self.clock, of(seed, "presence"), peers, self._reachable, self._fit, self._tell)
         self.data_of = [0] * n  # which model the data of each node's process make
         self.unfit_ended: set[int] = set()  # nodes whose process ended because it fitted nobody
-        self._named: list[set[int]] = [set() for _ in range(n)]  # whom a node's process said to train something else
         self._lost_s: list[dict[int, float]] = [{} for _ in range(n)]  # by process: when it heard that a peer died
-        self._begun = [False] * n  # which processes have trained
-        self._outvoted = [0] * n  # rounds that a process has done since it is
         news = of(seed, "members")
         self._members_talk = news.random() < 0.5  # whether nodes hear of those that are no neighbours
         self._news_random = news.random
         self.came: set[int] = set()  # nodes that have been there at some time
         self.left: set[int] = set()  # nodes that said goodbye, and have not come back
         self.heard = [0] * n  # messages that arrived at each node's process
-        self._nothing = [False] * n  # which processes came again without a checkpoint
+        self.witness = Witness(
+            schedule, self.algorithm, self.detector, self.topology, PATIENCE.catch_up_s, self.violate
+        )
         self._fresh_until_s = [0.0] * n  # until when a process that began with nothing must not go on without a model
         self.spoke_s = [0.0] * n  # when a node last said for whom it waits
         self.rounds = MOST_ROUNDS
@@ -105,7 +116,8 @@ class World(NodeEnvironment):
         self.liars: dict[int, list[tuple[str, float]]] = {}  # by node: (kind, share of its messages) while they last
         self.lied: set[int] = set()  # nodes that may have lied at some time
         self.byzantine = Byzantine(of(seed, "byzantine"), view.codec, view.layout, self.limits)
-        self.ledger = Ledger(n, schedule.values)
+        self.ledger = Ledger(n, schedule.values, self.algorithm)
+        self._durable_s = [0.0] * n  # when a node's latest checkpoint is on its disk
         self._mixed: list[float | None] = [None] * n  # `Audit.mixed` of each node; None: its state has moved on since
         self.quiet = False  # all is well and nobody trains any more
         self.settled = False  # and everybody has caught up
@@ -115,13 +127,13 @@ class World(NodeEnvironment):
         # Somebody may name two far rounds in a row.
         self._confused = any(f.kind == "byzantine-mutation" for f in schedule.faults)
         self.progress_s = [0.0] * n  # when a node last got on
-        self.models: list[tuple[Vec, ...]] = [
-            ()
-        ] * n  # at the start of its last rounds, as many as may still count somewhere
+        # At the start of its last rounds, as many as may still count somewhere.
+        self.models: list[tuple[Vec, ...]] = [()] * n
         self.suspicions = self.departures = self.adoptions = self.restarts = self.states = 0
         self.listens_s = [0.0] * n  # since when messages for a node's process are not lost
         self.apart = False  # whether somebody began without one of its neighbours
-        self._rates: dict[Round, float] = {}  # learning rate of each round, of whoever trained in it first
+        # Learning rate and steps of each round, of whoever trained in it first.
+        self._rates: dict[Round, tuple[float, int]] = {}
         self.uneven = False  # whether somebody had another one in the same round
         self.states_ahead = 0  # of them, those of a later round than the one that they ended at the receiver
         self._most = [checkers.pending_limit(self.topology, i, algorithm, self.limits.max_body_bytes) for i in range(n)]
@@ -163,16 +175,10 @@ class World(NodeEnvironment):
     @override
     def update(self, node: Node, model: Vec) -> LocalUpdate:
         i = node.index
-        if not self._begun[i] and (self.detector.fits_nobody(i) or self.detector.outvoted(i)):
-            self.violate("unfit", i, "begins to train, though it does not fit its neighbours")
-        self._begun[i] = True
-        gone = all(self.detector.knows_down(i, j) for j in self.detector.peers[i])
-        if self._nothing[i] and gone and not node.handed.total():
-            self.violate(
-                "alone", i, "trains, though it came again with nothing and nobody is there to take a model from"
-            )
+        self.witness.trains(node)
         local = self.workload.update(i, model, self.quiet)
-        self.uneven |= local.lr != self._rates.setdefault(self.algorithm.round(node.state), local.lr)
+        how = local.lr, local.steps
+        self.uneven |= how != self._rates.setdefault(self.algorithm.round(node.state), how)
         return local
 
     # -- what nodes tell
@@ -188,11 +194,12 @@ class World(NodeEnvironment):
             self.trace.line(now, i, f"starts {how}, in round {self.algorithm.round(state)}")
         arrives_s = self.network.arrives_s(i)
         self.ledger.booted(i, saved, self.workload.starts[i], node.process > 1, self.listens_s[i], arrives_s)
+        self.ledger.goes_on(i, state)
         self.apart = self.apart or bool(node.engine.down)
         self.round_of[i], self.progress_s[i] = self.algorithm.round(state) - 1, now
         self.models[i] = (model,)
         self._check_state(node, self.algorithm.audit(state))
-        self._nothing[i] = saved is None and node.process > 1
+        self.witness.booted(node, saved is None)
         self._fresh_until_s[i] = now + PATIENCE.catch_up_s if saved is None else 0.0
 
     @override
@@ -206,6 +213,9 @@ class World(NodeEnvironment):
         if node.given_up:
             self.violate("update", node.index, "used an update of a model that it had given up")
         self.trace.event(self.clock.now, node.index, trace.STEP)
+        self.witness.stepped(node)
+        if fault := self.ledger.followed(node.index, before, between=True):
+            self.violate("outer", node.index, fault)
         delta = local.delta if self.last_delta is None else self.last_delta.delta
         if delta is not None and delta is not self.workload.still.delta:
             mixed = self._mixed[node.index] if self.name in PUSH_SUM else 1.0
@@ -218,16 +228,20 @@ class World(NodeEnvironment):
     @override
     def send(self, node: Node, send: Send) -> None:
         i, to, mark = node.index, self.index[send.to], trace.mark(send.frame)
-        if to in self._named[i] and self.detector.unfit(i, to):
-            self.violate("unfit", i, f"sends to {to}, which trains something else")
+        self.witness.sent(node, to, send)
+        self.ledger.asks(i, to, send.frame)
         as_bytes = self.by_wire or i in self.liars
-        message = self._in_bytes(i, send, mark) if as_bytes else Packet(i, send.frame, "", mark)
+        lies, message = self.liars.get(i, ()), Packet(i, send.frame, "", mark)
+        if as_bytes:
+            message = self.byzantine.packet(message, send.to, lies, self.rng.random, self.seen)
+        if self._rated and len(send.frame.body):
+            message = message._replace(handed=[(node.process, self.clock.now, len(send.frame.body))])
         fate = self.network.send(i, to, message)
         if self.trace.say is not None:
             extra = (f", tampered with: {message.lie}" if message.lie else "") + (f", {fate}" if fate else "")
             self.trace.line(self.clock.now, i, f"-> {to}: {describe(send.frame)}{extra}")
-        if i in self.liars:
-            self._flood(i, to, send.frame)
+        for more in self.byzantine.flooded(message, send.frame, lies, self.rng.random, self.topology.period, self.seen):
+            self.network.send(i, to, more)
 
     @override
     def received(self, node: Node, accepted: Accepted, effects: list[Effect]) -> None:
@@ -242,6 +256,9 @@ class World(NodeEnvironment):
             self.states_ahead += frame.round > self.algorithm.round(old) + 1
         if self.trace.say is not None:
             self.trace.line(self.clock.now, i, f"<- {sender}: {describe(frame)}")
+        self.witness.received(node, sender, accepted)
+        if self.algorithm.asynchronous and (fault := ledger.answered(i, sender, frame, old, new)):
+            self.violate("ledger", i, fault)
         if not (ledger.disks_lost or lie):
             return
         owes = ledger.owes(i, sender)
@@ -304,12 +321,15 @@ class World(NodeEnvironment):
             self.violate("end", i, f"did round {done.round} of {node.engine.rounds}, and says that it is {last}")
         self._fresh_until_s[i] = 0.0
         self._check_led(i, round)
-        self._outvoted[i] = self._outvoted[i] + 1 if self.detector.outvoted(i) else 0
-        if self._outvoted[i] > 2:  # it may have heard so in the middle of one
-            self.violate("unfit", i, "goes on, though the larger part of the boards trains something else")
+        self.witness.done(node)
         audit = self.algorithm.audit(state)
         if fault := self._left_out(i, done.round, audit):
             self.violate("left-out", i, fault)
+        if fault := self.ledger.followed(i, state):
+            self.violate("outer", i, fault)
+        self.witness.rated(node, ended.rates)
+        if self.settled and not (self.algorithm.listens or self.robust):
+            self.witness.mixed(i, done.round, audit, lambda j: j not in self.lied and self.detector.connected(i, j))
         self.round_of[i], self.progress_s[i] = done.round, now
         self.models[i] = (*self.models[i][-self.schedule.nodes :], model)
         self._check_state(node, audit)
@@ -323,16 +343,27 @@ class World(NodeEnvironment):
     @override
     def checkpoint(self, node: Node, state: Any) -> None:
         self._mixed[node.index] = None
-        node.disk.write(Saved(state, self.algorithm.round(state), self.ledger.accounts[node.index].copy()))
+        if fault := self.ledger.followed(node.index, state):
+            self.violate("outer", node.index, fault)
+        saved = Saved(state, self.algorithm.round(state), self.ledger.noted(node.index))
+        when = self._durable_s[node.index] = max(self.clock.now + node.disk.slow_s, self._durable_s[node.index])
+        if when > self.clock.now:
+            self.clock.at(when, self._written, node, node.process, saved)
+        else:
+            self._written(node, node.process, saved)
+
+    @staticmethod
+    def _written(node: Node, process: int, saved: Saved) -> None:
+        if node.up and node.process == process and not node.disk.full:
+            node.disk.write(saved)
 
     @override
     def logged(self, node: Node, line: Log) -> None:
         if self.trace.say is not None:
             self.trace.line(self.clock.now, node.index, line.text)
+        self.witness.said(node, line, self.index.get(line.fields.get("peer", "")) in self.lied, self.clock.now)
         if line.event == "waiting":
             self.spoke_s[node.index] = self.clock.now
-        if line.event == "disagrees":
-            self._named[node.index].add(self.index[line.fields["peer"]])
         if line.event != "suspect":
             return
         self.suspicions += 1
@@ -348,7 +379,9 @@ class World(NodeEnvironment):
         self._fresh_until_s[node.index] = 0.0
         self._check_led(node.index, round)
         self.progress_s[node.index] = self.clock.now
-        self.ledger.rebase(node.index, self.algorithm.audit(action.state))
+        self.witness.adopted(node)
+        if fault := self.ledger.rebase(node.index, self.algorithm.audit(action.state), action.state):
+            self.violate("ledger", node.index, fault)
 
     @override
     def finished(self, node: Node) -> None:
@@ -378,7 +411,7 @@ class World(NodeEnvironment):
             self.violate("unfit", i, f"ends though not every neighbour trains something else: {reason}")
         if any(self.detector.connected(i, j) and not self.detector.knows_down(i, j) for j in peers):
             self.violate("end", i, f"gave up though a neighbour is there: {reason}")
-        soon = [j for j, lost_s in self._lost_s[i].items() if self.clock.now < lost_s + PATIENCE.gone_s]
+        soon = [j for j, lost_s in self._lost_s[i].items() if self.clock.now < lost_s + PATIENCE.gone_s - ROUNDING_S]
         if soon:
             self.violate("end", i, f"gave up though {soon} may still come back: {reason}")
         # Who began shortly before it may be taken for one that began after it: that news was late.
@@ -425,7 +458,7 @@ class World(NodeEnvironment):
     def _left_out(self, i: int, round: Round, audit: Audit) -> str | None:
         """Whom a mixing left out, though all is well and everybody is waited for. Where exchanges
         overlap, the last mixing is of a round before; whom it went on without is logged."""
-        if not (self.settled and self.patient and audit.row) or self.algorithm.listens:
+        if not (self.settled and self.patient and audit.row) or self.algorithm.listens or self.robust:
             return None
         row = audit.row
         senders = self.topology.neighbours(i, round).in_
@@ -444,12 +477,10 @@ class World(NodeEnvironment):
     def look_at(self, node: Node) -> None:
         """Check what became of the frames that a node got, and whether it waits in silence."""
         i = node.index
-        if node.has_heard and node.engine.listens:
-            unnamed = [j for j in self.detector.peers[i] if self.detector.unfit(i, j) and j not in self._named[i]]
-            if unnamed:
-                self.violate("unfit", i, f"does not say that {unnamed} train something else")
         if fault := checkers.frames_fault(node.handed, node.accepted, node.dropped, node.refused, node.engine.pending):
             self.violate("frames", i, fault)
+        if not node.paused:
+            self.witness.look(node, self.clock.now)
         waits = node.engine.stage in (Stage.JOINING, Stage.ALONE, Stage.EXCHANGING) and not node.paused
         silent_s = self.clock.now - max(node.since_s, self.spoke_s[i])
         if waits and silent_s > 2 * PATIENCE.announce_s + 1.0:
@@ -468,31 +499,6 @@ class World(NodeEnvironment):
 
     # -- between network and nodes
 
-    def _in_bytes(self, i: int, send: Send, mark: float) -> Packet:
-        """Return a frame as it goes over a wire, and as liars change it."""
-        data = b"".join(wire.build(send.frame))
-        for kind, share in self.liars.get(i, ()):
-            if kind != FLOOD and self.rng.random() < share:
-                changed = self.byzantine.tamper(kind, send.frame, send.to)
-                if changed is not None and changed != data:
-                    if kind != "byzantine-state" or send.frame.kind is STATE:  # else it only has one asked for
-                        self.seen[kind] += 1
-                    return Packet(i, _tampered(changed, kind), kind, zlib.crc32(changed))
-        return Packet(i, data, "", mark)
-
-    def _flood(self, i: int, to: int, frame: wire.Frame) -> None:
-        for kind, share in self.liars[i]:
-            if kind == FLOOD and self.rng.random() < share:
-                more = [
-                    Packet(i, _tampered(data, kind), kind, zlib.crc32(data))
-                    for data in flood(frame, self.topology.period, self.limits)
-                ]
-                for message in more:
-                    self.network.send(i, to, message)
-                if more:
-                    self.seen[kind] += 1
-                    self.trace.line(self.clock.now, i, f"-> {to}: {len(more)} messages of later rounds ({kind})")
-
     def _deliver(self, receiver: int, packet: Packet) -> None:
         node = self.nodes[receiver]
         if not node.up:
@@ -503,7 +509,16 @@ class World(NodeEnvironment):
             return
         self.trace.event(self.clock.now, receiver, trace.DELIVER, packet.mark)
         self.heard[receiver] += 1
+        if packet.handed:  # acknowledged once, however often it comes
+            self._acknowledged(packet.sender, receiver, *packet.handed.pop())
         node.take(Received(node.view.members[packet.sender], packet.data))
+
+    def _acknowledged(self, sender: int, receiver: int, process: int, start_s: float, size: int) -> None:
+        node = self.nodes[sender]
+        if node.up and node.process == process:
+            arrived = Arrived(self.nodes[receiver].view.node, size, start_s, self.clock.now)
+            self.witness.arrived(sender, arrived)
+            node.take(arrived)
 
     def _tell(self, node: int, peer: int, up: bool, reason: str) -> None:
         if not self.nodes[node].up:
@@ -513,7 +528,7 @@ class World(NodeEnvironment):
         self.departures += not up
         name, left = self.nodes[node].view.members[peer], peer in self.left
         if up:
-            self._named[node].discard(peer)
+            self.witness.fits(node, peer)
             self._lost_s[node][peer] = math.inf  # it has not been lost
             self.nodes[node].take(PeerUp(name))
             return
@@ -562,10 +577,8 @@ class World(NodeEnvironment):
             self.trace.line(now, index, "listens, and looks for its neighbours")
         self.listens_s[index] = self.progress_s[index] = now
         self.heard[index] = 0
-        self._named[index].clear()
+        self.witness.began(index)
         self._lost_s[index].clear()
-        self._begun[index] = False
-        self._outvoted[index] = 0
         again = index in self.came
         self.came.add(index)
         self.left.discard(index)
@@ -579,13 +592,8 @@ class World(NodeEnvironment):
         self.trace.event(self.clock.now, index, trace.CRASH)
         self.trace.line(self.clock.now, index, why)
         node.kill()
+        self.witness.broken_s = min(self.witness.broken_s, self.clock.now)
         if left:
             self.left.add(index)
         self.detector.node_changed(index)
         self._spread(index, left, restarted=False)
-
-
-def _tampered(data: bytes, lie: str) -> Tampered:
-    changed = Tampered(data)
-    changed.lie = lie
-    return changed
