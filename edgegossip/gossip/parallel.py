@@ -103,7 +103,8 @@ class Parallel(Scheme[Streams]):
     @override
     def take(self, m: Streams, sender: int, frame: Frame, ctx: RoundContext) -> Streams:
         decoded = ctx.view.codec.decode(frame.body, ctx.view.layout)
-        messages.require_proportion(ctx.name(sender), decoded, m.x, ctx.view.layout)
+        own = m.x if ctx.round else m.x + _of(m, m.index).total  # that has learnt something
+        messages.require_proportion(ctx.name(sender), decoded, own, ctx.view.layout)
         return self._with(m, sender, self._on(_of(m, sender), decoded))
 
     @override

@@ -73,6 +73,7 @@ class Mass:
     sent: Mapping[Key, Total] = field(default_factory=dict)
     seen: Mapping[Key, Total] = field(default_factory=dict)
     copies: Mapping[Key, Vec] = field(default_factory=dict)
+    first: Vec | None = None  # in round 0: x~, which neighbours' are held against, as z has learnt nothing
     squares: tuple[int, float] = (0, 0.0)  # models heard of in this round, and the sum of ||z_j - z_i||^2
 
 
@@ -114,8 +115,9 @@ class Push(Publishing[Mass]):
     @override
     def publish(self, m: Mass, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mass, Published]:
         x = m.x + min(1.0, max(m.u, 0.0) / FULL) * local.delta
-        memory, announced = self.publisher.publish(m.memory, x.astype(np.float32), local, ctx)
-        m = replace(m, eta=self.rate_after(ctx, m.eta, announced.body))
+        stepped = x.astype(np.float32)
+        memory, announced = self.publisher.publish(m.memory, stepped, local, ctx)
+        m = replace(m, eta=self.rate_after(ctx, m.eta, announced.body), first=None if ctx.round else stepped)
         shares = self._shares(m, ctx, to)
         sent = dict(m.sent)
         numbers: dict[int, Numbers] = {}
@@ -145,7 +147,7 @@ class Push(Publishing[Mass]):
             copies = {**copies, key: public}
         else:
             public = ctx.view.codec.decode(frame.body, ctx.view.layout)
-        messages.require_proportion(name, public, m.z, ctx.view.layout)
+        messages.require_proportion(name, public, m.z if m.first is None else m.first, ctx.view.layout)
         mass, gained = _raised(seen.mass, share, public), weight - seen.weight
         total = Total(mass, weight, incarnation)
         squares = _further(m, public, gained, share)
@@ -309,7 +311,7 @@ def _debiased(m: Mass) -> Mass:
     x = m.x if m.incoming is None else m.x + m.incoming
     u = m.u + m.incoming_weight
     z = (x / u).astype(np.float32) if u > LIGHT else m.z
-    return replace(m, x=x, u=u, z=z, incoming=None, incoming_weight=0.0, squares=(0, 0.0))
+    return replace(m, x=x, u=u, z=z, incoming=None, incoming_weight=0.0, first=None, squares=(0, 0.0))
 
 
 # -- The algorithms: three ways to publish

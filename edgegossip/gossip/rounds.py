@@ -14,7 +14,8 @@ What else may happen, and what becomes of it:
   rest gets only a little longer (`_linger`); with bounded staleness s, news that is at most s
   rounds old will do (`_silent`). Who was silent for two deadlines is waited for no more until it
   sends again (`Reliance`): its news counts when it comes, and costs nobody time.
-- A message comes before its round: it is kept, encoded, until that begins (`_keep`, `_enter`).
+- A message comes before its round, or before the first local update: it is kept, encoded, until
+  then (`_keep`, `_enter`, `step`).
   Since an edge keeps its order, it also shows that this round's message was lost, and nobody waits
   for that any more (`_lost`).
 - Messages are differences, or carry mass (`scheme.streams`): each must be taken in, in order. After
@@ -79,7 +80,7 @@ class Stepped:
 
     frame: Frame  # what out-neighbours get, without a number
     published: Published
-    relies: bool = True  # on a neighbour, when it began: else the round takes no longer than linger_s
+    waits_s: float | None = None  # where that is not the deadline, for there is nobody to rely on
     sent: frozenset[int] = frozenset()
 
 
@@ -240,17 +241,16 @@ class Synchronous(GossipAlgorithm[State]):
         out = s.ctx.neighbours.out
         math_, published = self.scheme.publish(s.math, local, s.ctx, s.view.up(out))
         frame = messages.make_frame(s.view, self.scheme.kind, s.round, s.ctx.key, published.body)
-        s, sends = self._send(
-            replace(s, math=math_, stepped=Stepped(frame, published, bool(self._relied(s)))), out, advance=True
-        )
-        reminders = self._reminders(s)
+        # With nobody to rely on, and no wait at all, a node would run away from the others.
+        waits_s = None if self._relied(s) else min(self.linger_s, s.view.deadline_s)
+        stepped = Stepped(frame, published, waits_s)
+        s, sends = self._send(replace(s, math=math_, stepped=stepped), out, advance=True)
+        s, refused = self._take_kept(s) if s.round == 0 else (s, [])
+        reminders = [*refused, *self._reminders(s)]
         lost = self._all_lost(s)
         if lost is None:
             s, actions = self._linger(s)
-            # With nobody to rely on, and no wait at all, a node would run away from the others.
-            assert s.stepped is not None
-            wait_s = s.view.deadline_s if s.stepped.relies else min(self.linger_s, s.view.deadline_s)
-            return s, [*reminders, *sends, SetTimer(wait_s), *actions]
+            return s, [*reminders, *sends, SetTimer(s.view.deadline_s if waits_s is None else waits_s), *actions]
         # All that there will be was here before: neighbours were faster, are down, or it was lost.
         s, actions = self._finish(s, lost, f"its message of round {s.round} was lost")
         return s, [*reminders, *sends, *actions]
@@ -277,7 +277,7 @@ class Synchronous(GossipAlgorithm[State]):
         missing = self._missing(s)
         if s.stepped is None or not missing:
             return s, []
-        if not s.stepped.relies:  # they are suspected already
+        if s.stepped.waits_s is not None:  # they are suspected already
             return self._finish(s, (), "")
         waited = f"{self.linger_s:g} s after the others" if s.lingering else f"{s.view.deadline_s:g} s"
         if not s.lingering:
@@ -442,19 +442,31 @@ class Synchronous(GossipAlgorithm[State]):
             lingering=False,
             claims={},
         )
+        s, actions = self._take_kept(s)
+        if not self.scheme.streams:
+            return s, actions
+        s, states = self._send_owed_states(s, owed)
+        return s, [*actions, *states]
+
+    def _take_kept(self, s: State) -> Outcome:
+        """Take in what was kept and is of this round."""
         actions: list[Action] = []
         if self.scheme.streams:
             for sender in sorted(s.inbox.frames):
                 s, more = self._drain(s, sender)
                 actions += more
-            s, states = self._send_owed_states(s, owed)
-            return s, [*actions, *states]
-        frames, inbox = s.inbox.take(round)
+            return s, actions
+        frames, inbox = s.inbox.take(s.round)
         s = replace(s, inbox=inbox)
         for sender, frame in frames.items():
             s, more = self._take_pending(s, sender, frame)
             actions += more
         return s, actions
+
+    def _is_early(self, s: State, frame: Frame) -> bool:
+        """Tell whether a message is kept: its round has not come, or its values cannot be judged,
+        for nothing was trained here that they could be held against."""
+        return frame.round > s.round or (s.round == 0 and s.stepped is None)
 
     # -- The round's own message, on its way out
 
@@ -489,7 +501,7 @@ class Synchronous(GossipAlgorithm[State]):
     def _receive_single(self, s: State, sender: int, frame: Frame) -> Outcome:
         """Take in a message that stands for itself."""
         edge = s.in_edge((sender, 0))
-        if frame.round > s.round:
+        if self._is_early(s, frame):
             return self._keep(s, sender, frame)
         # Late: the round is over, or there is newer news.
         if frame.round < max(s.round - self.staleness, edge.round):
@@ -515,7 +527,7 @@ class Synchronous(GossipAlgorithm[State]):
         if session == edge.session and epoch == edge.epoch:
             if frame.sequence <= edge.position:
                 return replace(s, duplicates=s.duplicates + 1), []
-            if frame.sequence == edge.position + 1 and frame.round <= s.round:
+            if frame.sequence == edge.position + 1 and not self._is_early(s, frame):
                 # The next one. It may be what the pending ones waited for.
                 math_ = self.scheme.take(s.math, sender, frame, s.ctx)
                 s, refused = self._drain(s.with_in(key, edge.advanced(frame.round), math=math_), sender)
@@ -584,7 +596,7 @@ class Synchronous(GossipAlgorithm[State]):
             over = session == edge.session and (frame.sequence <= edge.position or frame.aux[Aux.EPOCH] != edge.epoch)
             if over or session not in (edge.session, edge.opening):
                 continue
-            if edge.expects(frame) and frame.round <= s.round:
+            if edge.expects(frame) and not self._is_early(s, frame):
                 s, refused = self._take_pending(s, sender, frame)
                 actions += refused
                 if refused:

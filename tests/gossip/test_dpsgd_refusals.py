@@ -43,6 +43,7 @@ def test_what_does_not_belong_is_refused_with_the_state_untouched(
     make_fleet: Any, sender: str, change: dict[str, Any], message: str
 ) -> None:
     fleet = make_fleet("ring", nodes=4)
+    fleet.step(0, ZERO)
     fleet.step(1, ZERO)
     good = next(m for to, m in fleet.mail if to == 0)
     before = fleet.states[0]

@@ -78,6 +78,7 @@ def test_a_trained_tensor_far_beyond_its_own_kind_is_refused(make_fleet: Any, al
 @pytest.mark.parametrize("codec", ["fp32", "bf16"])
 def test_of_two_boards_too(make_fleet: Any, codec: str) -> None:
     fleet = fleet_of(make_fleet, "dpsgd", nodes=2, codec=codec)
+    fleet.step(0, np.zeros(N))
     body = np.full(N, 1e9, "<f4")
     frame = make_frame(fleet.view(1), Kind.MODEL, 0, 0, body.tobytes())
     if codec == "fp32":
@@ -85,10 +86,26 @@ def test_of_two_boards_too(make_fleet: Any, codec: str) -> None:
             fleet.hand(0, Message("board-1", frame))
         body[:8] = 0.5
         fleet.hand(0, Message("board-1", replace(frame, body=body.tobytes())))
-    fleet.step(0, np.zeros(N))
     fleet.step(1, np.zeros(N))
     fleet.deliver_all()
     assert fleet.done[0][1].heard == 1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "ad-psgd"])
+def test_who_has_not_trained_yet_has_nothing_to_hold_messages_against(make_fleet: Any, algorithm: str) -> None:
+    """Prices of 250,000 are learnt in one round; a slow board gets them before it has trained."""
+    fleet = fleet_of(make_fleet, algorithm)
+    fleet.say_hello()
+    delta = np.full(N, 0.01)
+    delta[:6] = 3e5
+    fleet.step(1, delta)
+    fleet.step(2, delta)
+    fleet.deliver_all()
+    fleet.step(0, delta)
+    fleet.deliver_all()
+    assert [done.heard for _, done in fleet.done] == [len(fleet.topology.neighbours(k, 0).in_) for k, _ in fleet.done]
+    assert len(fleet.done) == 3
 
 
 def test_a_large_tensor_makes_no_room_for_another(make_fleet: Any) -> None:

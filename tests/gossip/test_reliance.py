@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from edgegossip import gossip
+from edgegossip.checkpoint.format import from_bytes, to_bytes
+from edgegossip.checkpoint.registry import RunContext
 
 SYNCHRONOUS = [name for name in gossip.names() if not gossip.get(name).asynchronous]
 DEADLINE_S = 5.0  # the fleet's
@@ -89,3 +91,12 @@ def test_with_nobody_to_rely_on_a_round_takes_the_linger(make_fleet: Any) -> Non
         assert fleet.timers[1] == waits
         for node in range(4):
             fleet.tick(node)
+
+
+def test_what_is_known_of_neighbours_does_not_keep_a_state_from_being_kept(make_fleet: Any) -> None:
+    fleet = fleet_of(make_fleet, "choco-sgd")
+    play(fleet, 3, lambda _round, _s: False)
+    state = fleet.states[1]
+    assert state.reliance
+    back = from_bytes(to_bytes(state), RunContext.of(fleet.view(1)))
+    assert back.reliance == state.reliance

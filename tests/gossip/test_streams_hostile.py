@@ -158,6 +158,7 @@ def test_mass_and_weight_come_together(make_fleet: Any, share: float, gained: fl
     fleet.say_hello()
     fleet.step(0, np.zeros(N))
     to, message = next((to, m) for to, m in fleet.mail if m.frame.kind == Kind.MODEL)
+    fleet.step(to, np.zeros(N))
     aux = {**message.frame.aux, Aux.SHARE: share, Aux.PUSH_SUM_WEIGHT: gained}
     with pytest.raises(PeerError, match="push-sum weight"):
         fleet.hand(to, replace(message, frame=replace(message.frame, aux=aux)))
@@ -167,6 +168,7 @@ def test_a_board_that_holds_more_weight_than_the_fleet_began_with_is_believed(ma
     """After rollbacks, until what was counted twice is taken back elsewhere."""
     fleet = make_fleet("directed-ring", nodes=2, algorithm="sgp")
     fleet.say_hello()
+    fleet.play(1)
     fleet.states[0] = replace(fleet.states[0], math=replace(fleet.states[0].math, u=10.0))
     fleet.step(0, np.zeros(N))
     fleet.deliver_all()
