@@ -267,6 +267,26 @@ def test_a_data_set_of_huggingface_on_the_disk(tmp_path):
         open_data(section("huggingface", tmp_path / "none"))
 
 
+@pytest.mark.parametrize("names", [["ant", "cat"], ["cat", "bee", "ant"], ["ant", "dog"]])
+def test_a_part_that_numbers_its_classes_for_itself_goes_by_their_names(tmp_path, names):
+    """As `class_encode_column` does, called on each part."""
+    import datasets
+
+    def part(labels, kinds):
+        features = datasets.Features({"x": datasets.Value("float32"), "y": datasets.ClassLabel(names=labels)})
+        rows = {"x": [0.5 * k for k in range(len(kinds))], "y": [labels.index(kind) for kind in kinds]}
+        return datasets.Dataset.from_dict(rows, features=features)
+
+    train = part(["ant", "bee", "cat"], ["ant", "bee", "cat", "bee"])
+    datasets.DatasetDict(train=train, test=part(names, names)).save_to_disk(str(tmp_path))
+    found = section("huggingface", tmp_path, params={"target": "y"})
+    if "dog" in names:
+        with pytest.raises(DataError, match="'dog' is not one of"):
+            open_data(found)
+    else:
+        assert open_data(found).test.labels.tolist() == [["ant", "bee", "cat"].index(name) for name in names]
+
+
 def test_pictures_of_huggingface(tmp_path):
     import datasets
 

@@ -377,11 +377,13 @@ def _huggingface(root: Path, section: DataSection) -> Parts:
 
 
 def _column(root: Path, dataset: Any, name: str, names: Sequence[str]) -> Column:
-    """A column of targets; `names`: of its classes."""
+    """A column of targets; `names`: of the training part's classes, where they are known. A part
+    that numbers its classes for itself goes by its own names."""
     _chosen(root, dataset.column_names, DataSection(params={"target": name}))
     read = _typed(root, name, dataset.select_columns([name]).with_format("arrow")[:][name])
     if not names:
         return read
+    names = getattr(dataset.features[name], "names", None) or names
     numbers = read.values
     if (bad := next((k for k, v in enumerate(numbers) if not 0 <= int(v) < len(names)), None)) is not None:
         raise DataError(f"{read.at(bad)} holds {numbers[bad]}, which is none of its {len(names)} classes")
