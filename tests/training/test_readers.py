@@ -281,7 +281,7 @@ def test_a_part_that_numbers_its_classes_for_itself_goes_by_their_names(tmp_path
     datasets.DatasetDict(train=train, test=part(names, names)).save_to_disk(str(tmp_path))
     found = section("huggingface", tmp_path, params={"target": "y"})
     if "dog" in names:
-        with pytest.raises(DataError, match="'dog' is not one of"):
+        with pytest.raises(DataError, match="holds 'dog', which is not one of"):
             open_data(found)
     else:
         assert open_data(found).test.labels.tolist() == [["ant", "bee", "cat"].index(name) for name in names]
