@@ -16,7 +16,8 @@ _LOOKED_AT, _MADE = 64, 8  # examples, spread over all; of those that are made o
 _VALUES = 1 << 21  # in them
 _FAINT = 0.02  # where normalised inputs differ by less, a model sees the same in all
 _ROWS = 20  # a table has at least, of which anything is said
-_CODES = (999, 9999, 99999, 999999)  # of no measurement, with either sign
+_CODES = (999, 9999, 99999, 999999)  # of no measurement, with either sign: one of them is enough
+_MEASURED = 10  # different values of a column make it one of measurements
 _LARGE = 100.0  # where a first step of any usual learning rate is far too large
 
 
@@ -58,7 +59,10 @@ def _about_columns(train: Examples, about: Description, whole: bool) -> list[str
         name = f"column {about.columns[k]}" if len(about.columns) == array.shape[1] else f"column {k + 1}"
         for code in (values.min(), values.max()):
             rest = values[values != code]
-            if abs(code) in _CODES and len(rest) and (span := np.ptp(rest)) and np.abs(rest - code).min() > span:
+            of_nothing = abs(code) in _CODES or (
+                len(values) - len(rest) > 1 and len(np.unique(rest[:_LOOKED_AT])) >= _MEASURED
+            )
+            if of_nothing and len(rest) and (span := np.ptp(rest)) and np.abs(rest - code).min() > span:
                 found.append(
                     f"{name} holds {code:g} in {len(values) - len(rest)} of {len(values)} rows, far from its other values, "
                     f"{rest.min():g} to {rest.max():g}; if it means that nothing was measured, leave these rows out"
