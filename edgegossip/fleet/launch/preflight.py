@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from edgegossip import codecs, gossip, training
-from edgegossip.codecs.base import Codec, inside
+from edgegossip.codecs.base import Codec, inside, remembers
 from edgegossip.gossip import outer, topologies
 from edgegossip.gossip.averaging import follows, lost_of_normal, on_probe
 from edgegossip.gossip.base import GossipAlgorithm, Says
@@ -166,7 +166,7 @@ def memory_notice(recipe: Recipe) -> str:
         codecs.error_feedback(codec)
     except ConfigError as error:
         why = str(error).removeprefix("codec error-feedback: ")
-        if says is Says.COMPENSATED or "memory of its own" in why:
+        if says is Says.COMPENSATED or remembers(codec):
             return f"{algorithm.name} remembers what a message loses, as error-feedback does: {why}"
     on_model = _on_model(recipe)
     if says is Says.COMPENSATED or on_model is None or (lost := lost_of_normal(on_model)) < 1.0:
