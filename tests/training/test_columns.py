@@ -82,6 +82,8 @@ def test_labels_that_look_like_numbers_are_what_is_written(tmp_path, targets, ke
         (["1.5", "0"], {"classes": 2}, "line 2: column y holds '1.5', which is no class"),
         (["a", "b"], {"classes": 3}, "column y has 2 names .a, b., and data.classes = 3: declare data.labels"),
         (["ok", "1"], {"labels": ["ok", "worn"]}, "line 3: column y holds '1', which is not one of data.labels"),
+        (["1", "07", "7"], {"labels": ["1", "7"]}, "line 3: column y holds '07', which is not one of data.labels"),
+        (["1", "01", "0"], {"labels": ["ok", "worn"]}, "line 3: column y holds '01', which is not one of data.labels"),
         (["3", "0"], {"labels": ["ok", "worn"]}, "line 2: column y holds '3', .* by place they are 0 to 1"),
         (["9" * 5000, "0"], {}, "line 2: column y holds '9999.* which is no class"),
         (["9" * 5000, "0"], {"labels": ["a", "b"]}, "line 2: column y holds '9999.* not one of data.labels"),

@@ -179,6 +179,19 @@ def test_columns_of_a_table_by_name(tmp_path, kind):
     assert alone.about.target == "none"
 
 
+@pytest.mark.parametrize("target", ["c", ["c"], ["c", "d"]])
+def test_columns_of_0_and_1_may_be_labels(tmp_path, target):
+    put(tmp_path, "train.csv", "a,c,d\n1.5,0,1\n2.5,1,1\n")
+    data = open_data(section("csv", tmp_path, target="labels", params={"target": target, "columns": "a"}))
+    assert (data.about.target, everything(data)[1].tolist()) == (
+        "labels",
+        [[0, 1], [1, 1]] if "d" in target else [[0], [1]],
+    )
+    put(tmp_path, "train.csv", "a,c,d\n1.5,0,1\n2.5,2,1\n")
+    with pytest.raises(DataError, match="line 3: column c holds 2, and with data.target = labels all are 0 or 1"):
+        open_data(section("csv", tmp_path, target="labels", params={"target": target, "columns": "a"}))
+
+
 def test_labels_of_a_table_have_the_declared_numbers(tmp_path):
     put(tmp_path, "any.csv", CSV)
     data = open_data(section("csv", tmp_path, labels=["cat", "bee", "ant"], params={"target": "kind"}))
