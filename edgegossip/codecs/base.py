@@ -41,8 +41,8 @@ class Codec(Protocol[S]):
     Two more methods may be there. `check(body, layout)` raises the DecodeError that `decode` would,
     and neither writes nor allocates by the model's size: `checks.require_sound` uses it, and
     decodes where there is none. `add_own(body, layout, out, weight)` is `decode` of a body that
-    this very codec just made, without checking it first: `checks.add_own`. A codec whose state holds
-    what its messages lost says so by `has_memory = True`: `remembers`.
+    this very codec just made, without checking it first: `checks.add_own`. A codec whose state
+    holds what its messages lost says so by `has_memory = True`: `remembers`.
     """
 
     __slots__ = ()
