@@ -100,14 +100,6 @@ def test_grey_pictures_and_pictures_without_classes(tmp_path):
     assert (data.about.target, data.about.outputs) == ("none", 96)
 
 
-def test_a_camera_held_sideways_is_turned(tmp_path):
-    image = Image.new("RGB", (12, 8), (9, 9, 9))
-    exif = image.getexif()
-    exif[0x0112] = 6
-    image.save(tmp_path / "a.jpg", exif=exif)
-    assert everything(open_data(section("image-folder", tmp_path)))[0].shape == (1, 3, 12, 8)
-
-
 @pytest.mark.parametrize(
     ("keys", "error", "message"),
     [
@@ -278,17 +270,6 @@ def test_a_data_set_of_huggingface_on_the_disk(tmp_path):
     (tmp_path / "none").mkdir()
     with pytest.raises(DataError, match=r"is not what Dataset\.save_to_disk wrote"):
         open_data(section("huggingface", tmp_path / "none"))
-
-
-def test_pictures_of_huggingface(tmp_path):
-    import datasets
-
-    images = [Image.new("RGB", (4, 2), (k, 1, 2)) for k in range(3)]
-    features = datasets.Features({"image": datasets.Image(), "y": datasets.Value("int64")})
-    datasets.Dataset.from_dict({"image": images, "y": [0, 1, 0]}, features=features).save_to_disk(str(tmp_path))
-    data = open_data(section("huggingface", tmp_path, params={"target": "y"}))
-    inputs, _ = everything(data)
-    assert (inputs.shape, inputs.dtype, inputs[2, 0].max()) == ((3, 3, 2, 4), np.uint8, 2)
 
 
 # -- arrays --------------------------------------------------------------------------------------
