@@ -73,6 +73,7 @@ def test_labels_that_look_like_numbers_are_what_is_written(tmp_path, targets, ke
         (["1_1", "11", "12", "13"], {}, "line 2: column y holds '1_1'.* among numbers"),
         (["x", "NA"], {}, "line 3: column y holds 'NA', as where a value is missing"),
         (["Yes", "yes"], {}, "line 3: .* holds 'yes', and .* line 2: .* 'Yes': write them alike"),
+        (["New York", "NewYork"], {}, "line 3: .* holds 'NewYork', and .* line 2: .* 'New York': write them alike"),
         (["01", "1"], {}, "line 3: .* holds '1', and .* line 2: .* '01': write them alike"),
         (["0.0", "1.0"], {}, "line 2: .* classes or values"),
         (["1E5", "2E3"], {}, "line 2: .* classes or values"),

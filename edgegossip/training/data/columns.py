@@ -8,7 +8,6 @@ mistakes. What could be two things is asked: an error names the file, the line a
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,10 +199,7 @@ def _declared(found: dict[Any, Place], numbers: dict[Any, float], names: tuple[s
     for value, (column, k) in found.items():
         if value not in known:
             near = allowed or did_you_mean(value, names)
-            raise DataError(
-                f"{column.at(k)} holds {value!r:.80}, which is not one of data.labels{near} (rename it, or add it to "
-                "data.labels on every board)"
-            )
+            raise schema.undeclared(f"{column.at(k)} holds {value!r:.80}, which is", near)
     return known
 
 
@@ -268,8 +264,7 @@ def _names(found: dict[Any, Place], section: DataSection) -> tuple[str, ...]:
             raise DataError(
                 f"{column.at(k)} holds {name!r:.80}, as where a value is missing; if it is a class, declare data.labels"
             )
-        key = " ".join(unicodedata.normalize("NFKC", str(name)).casefold().split())
-        other = alike.setdefault(key.lstrip("+0") if _PLAIN.fullmatch(key) else key, name)
+        other = alike.setdefault(schema.alike(str(name)), name)
         if other != name:
             first, m = found[other]
             raise DataError(

@@ -79,7 +79,6 @@ def locate(section: DataSection, folder: str) -> None:
 
 def load(section: DataSection, folder: str, board: Board) -> Parts:
     """Read the tables. Raises DataError, with file, line and column, for what cannot be read."""
-    check(section)
     root = own_folder(section.name, folder)
     if section.name == "huggingface":
         return _huggingface(root, section)
