@@ -13,7 +13,7 @@ from edgegossip.cli.options import JSON, SETTINGS, command
 from edgegossip.options import REQUIRED, option
 
 # Of what `describe` says, names and values that are no matter of others.
-_FOR_ITS_OWNER = ("folders", "skipped", "left_out", "range", "ranges", "doubts")
+_FOR_ITS_OWNER = ("folders", "skipped", "left_out", "range", "ranges", "target_range", "doubts")
 
 
 @click.group()

@@ -94,13 +94,6 @@ def for_scheme(codec: Codec[Any], repaired: bool) -> Codec[Any]:
     return replace(codec, repaired=repaired) if isinstance(codec, Auto) else codec
 
 
-def chosen(codec: Codec[Any]) -> Auto | None:
-    """Return the codec whose rate is to be chosen, which may be that of most tensors only; None
-    where there is none."""
-    main = codec.codecs[0] if isinstance(codec, PerTensor) else codec
-    return main if isinstance(main, Auto) and main.adapts else None
-
-
 PARAMS = (
     Param("error", 0.0, "fixed relative error; 0: the rate follows the link", low=0.0, high=16.0),
     Param("bytes", 0, "most bytes of a message; 0: as many as pay", low=0, high=2**32),

@@ -41,7 +41,8 @@ class Codec(Protocol[S]):
     Two more methods may be there. `check(body, layout)` raises the DecodeError that `decode` would,
     and neither writes nor allocates by the model's size: `checks.require_sound` uses it, and
     decodes where there is none. `add_own(body, layout, out, weight)` is `decode` of a body that
-    this very codec just made, without checking it first: `checks.add_own`.
+    this very codec just made, without checking it first: `checks.add_own`. A codec whose state
+    holds what its messages lost says so by `has_memory = True`: `remembers`.
     """
 
     __slots__ = ()
@@ -100,3 +101,8 @@ def inside(codec: Codec[Any]) -> Iterator[Codec[Any]]:
     for inner in (getattr(codec, "codec", None), *getattr(codec, "codecs", ())):
         if inner is not None:
             yield from inside(inner)
+
+
+def remembers(codec: Codec[Any]) -> bool:
+    """Tell whether a codec, or one that it wraps, adds what one message lost to the next."""
+    return any(getattr(one, "has_memory", False) for one in inside(codec))

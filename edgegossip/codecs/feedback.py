@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from typing_extensions import override
@@ -39,7 +39,6 @@ from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, UsageError, Vec
 
 S = TypeVar("S")
-_WITH_MEMORY = ("dgc", "powersgd")
 _SCALED_UP = MappingProxyType({"randk": "set its unbiased to false", "atomo": "send it without error feedback"})
 
 
@@ -60,6 +59,7 @@ class ErrorFeedback(Codec[FeedbackState[S]], Generic[S]):
     codec: Codec[S]
     decay: float = 1.0
     title: str = ""
+    has_memory: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_fields(self, "error-feedback", (_DECAY,))
@@ -108,7 +108,7 @@ class ErrorFeedback(Codec[FeedbackState[S]], Generic[S]):
 
 def _fault(codec: Codec[Any], decay: float) -> str:
     """Why this codec can have no error feedback; empty when it can."""
-    if isinstance(codec, ErrorFeedback) or codec.name in _WITH_MEMORY:
+    if getattr(codec, "has_memory", False):
         return "has a memory of its own and needs no other"
     if codec.name == "auto":
         return "has a rate of its own for each message, and an error that feedback cannot foresee; take deadzone"

@@ -331,6 +331,7 @@ class PowerSgd(Codec[PowerSgdState]):
     decay: float = 1.0
 
     name: ClassVar[str] = "powersgd"
+    has_memory: ClassVar[bool] = True
     wire_id: ClassVar[int] = 15
 
     def __post_init__(self) -> None:

@@ -191,6 +191,7 @@ class Dgc(Codec[DgcState]):
     warmup_rounds: int = 0
 
     name: ClassVar[str] = "dgc"
+    has_memory: ClassVar[bool] = True
     wire_id: ClassVar[int] = TopK.wire_id
 
     def __post_init__(self) -> None:

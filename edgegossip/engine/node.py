@@ -38,7 +38,6 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
-from edgegossip import codecs
 from edgegossip import frame as wire
 from edgegossip.engine import events
 from edgegossip.engine.events import (
@@ -317,8 +316,7 @@ class NodeEngine:
         view = event.view.with_down(self.config.neighbours - self._peers.up)
         self._alone_since_s = self._now_s - self._peers.gone_for_s(self._now_s)
         self.view, self._limits = view, wire.Limits.of(view.layout, self.algorithm.bodies)
-        if codecs.leaves_rate(view.codec):
-            self._rates = rates_for(view.codec, view.layout, self.algorithm.says)
+        self._rates = rates_for(view.codec, view.layout, self.algorithm.says)
         if event.state is not None:
             self.state = self.algorithm.resume(event.state, view)
         elif event.x is not None:

@@ -43,8 +43,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from edgegossip import codecs
 from edgegossip.codecs.base import Codec
+from edgegossip.gossip.averaging import follows
 from edgegossip.gossip.base import Says
 from edgegossip.layout import Layout
 from edgegossip.types import NodeId
@@ -250,11 +250,7 @@ class Rates:
 def rates_for(codec: Codec[Any], layout: Layout, says: Says) -> Rates | None:
     """Return the control of a board's rates, where the codec of its messages leaves them to it;
     else None."""
-    if not codecs.leaves_rate(codec):
+    if not follows(codec):
         return None
-    from edgegossip.codecs import auto  # here: a board has in memory what its run needs
-
-    wanted = auto.chosen(codec)
-    if wanted is None:
-        return None
+    wanted: Any = getattr(codec, "codecs", (codec,))[0]
     return Rates(Goal(layout.size, says, wanted.least_bytes(layout), wanted.bytes, wanted.seconds))

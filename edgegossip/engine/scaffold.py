@@ -47,10 +47,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip import codecs
 from edgegossip.codecs.base import Codec
 from edgegossip.codecs.checks import all_finite
-from edgegossip.gossip.averaging import lost_of_normal, on_probe
+from edgegossip.gossip.averaging import follows, lost_of_normal, on_probe
 from edgegossip.types import NodeId, Vec
 
 RATE_RATIO = 1000.0  # K gamma of boards differ by less
@@ -61,10 +60,10 @@ _OF, _HEARD = "of/", "heard/"  # in a snapshot: c_i, what its board counts for, 
 def way_of(codec: Codec[Any], values: int) -> float:
     """Return the part of the way that control variates go, with the codec of the updates of a model
     with so many values; of one whose rate follows the link, for its coarsest messages."""
-    if codecs.leaves_rate(codec):
+    if follows(codec):
         from edgegossip.codecs import auto  # here: a board has in memory what its run needs
 
-        codec = codec if auto.chosen(codec) is None else auto.Auto(bytes=1)  # as few as there may be
+        codec = auto.Auto(bytes=1)  # as few as there may be
     return 1.0 / (1.0 + lost_of_normal(on_probe(codec, values)))
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from edgegossip import codecs
 from edgegossip import frame as wire
-from edgegossip.codecs.base import Body, Codec, Ctx
+from edgegossip.codecs.base import Body, Codec, Ctx, remembers
 from edgegossip.codecs.floats import Fp32
 from edgegossip.engine.rates import rates_for
 from edgegossip.frame import Aux, Frame, Kind
@@ -274,7 +274,7 @@ _KIND_AT = 5  # after the magic (4 bytes) and the version
 
 def check_downlink(codec: Codec[Any]) -> None:
     """Raise ConfigError for a codec with a memory: differences correct their errors themselves."""
-    if hasattr(codec, "decay") or codec.name in ("dgc", "powersgd"):
+    if remembers(codec):
         raise ConfigError(
             f"server.downlink = {codec.name}: differences make up for what was lost by themselves, so a codec with error "
             "feedback of its own would do it twice; take the codec without it"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
@@ -36,10 +35,10 @@ class MlflowSink(RecordSink):
     what = "MLflow"
     needed = False
 
-    def __init__(self, run: str, recipe: Recipe, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, run: str, recipe: Recipe) -> None:
         super().__init__()
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # of its 7 the last comes after four minutes
-        self._client, self._now = MlflowClient(), clock
+        self._client = MlflowClient()
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "edgegossip")
         known = self._client.get_experiment_by_name(name)
         experiment = self._client.create_experiment(name) if known is None else known.experiment_id
@@ -48,7 +47,7 @@ class MlflowSink(RecordSink):
         for k in range(0, len(params), MOST_PARAMS):
             self._client.log_batch(self._run, params=params[k : k + MOST_PARAMS])
         self._metrics: list[Metric] = []
-        self._flushed_s = clock()
+        self._flushed_s = time.time()
 
     @override
     def write(self, record: Record) -> None:
@@ -57,11 +56,11 @@ class MlflowSink(RecordSink):
                 self._client.set_tag(self._run, _ODD.sub("_", f"{record.name}.{record.node}"), record.text[:5000])
             return
         self._metrics += self._of(record)
-        if self._now() - self._flushed_s >= FLUSH_S or len(self._metrics) >= MOST_METRICS:
+        if time.time() - self._flushed_s >= FLUSH_S or len(self._metrics) >= MOST_METRICS:
             self._flush()
 
     def _of(self, record: MetricsRecord) -> list[Metric]:
-        at_ms = int(1000 * self._now())
+        at_ms = int(1000 * time.time())
         found = ((name, record.number(name)) for name in record.values)
         return [
             Metric(_ODD.sub("_", f"{record.node}/{name}"), value, at_ms, record.step)
@@ -72,7 +71,7 @@ class MlflowSink(RecordSink):
     def _flush(self) -> None:
         for k in range(0, len(self._metrics), MOST_METRICS):
             self._client.log_batch(self._run, metrics=self._metrics[k : k + MOST_METRICS])
-        self._metrics, self._flushed_s = [], self._now()
+        self._metrics, self._flushed_s = [], time.time()
 
     @override
     def close(self) -> None:

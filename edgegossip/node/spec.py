@@ -147,11 +147,6 @@ def make_algorithm(recipe: Recipe) -> GossipAlgorithm[Any]:
         )
     if not recipe.run.script:  # a script's optimiser is seen when it joins
         require_gradient_steps(section, training.optimizer, training.momentum)
-    elif section.algorithm == "k-gt":
-        raise ConfigError(
-            "gossip.algorithm = k-gt corrects each step of a recipe's own training, and a script takes its steps itself: "
-            "use gt-dsgd, which corrects the whole round at its end"
-        )
     algorithm = gossip.get(section.algorithm, **section.params)
     algorithm = with_order(algorithm, section.order, many_steps=bool(recipe.run.script))
     algorithm = with_robust_mixing(algorithm, section.malicious_nodes, section.malicious_rule)

@@ -16,7 +16,7 @@ COARSE = 0.5  # relative error of a message from which on whole models suffer
 MUTE = 0.99  # ... and nothing is said
 MOSTLY = 0.8  # of all examples in one class: guessing that is hard to beat, at any learning rate
 MOST_NAMED = 4
-_ROUNDING, _OF_A_BYTE = 1e-5, 1e-2  # of a vector's energy: what codecs lose that say floats, or a byte a value
+ROUNDING, _OF_A_BYTE = 1e-5, 1e-2  # of a vector's energy: what codecs lose that say floats, or a byte a value
 _FINENESS = {"error": "lower", "step": "lower", "bytes": "raise", "ratio": "raise", "bits": "raise"}  # a codec's
 
 
@@ -85,7 +85,7 @@ class Cures:
         lost = lost_of_normal(codec)
         if key:
             finer = f"{_FINENESS[key]} codec.params.{key} = {params[key]:g}"
-        elif lost < _ROUNDING:
+        elif lost < ROUNDING:
             return ""
         else:
             such = "fp16" if lost < _OF_A_BYTE else "8-bit-elastiquant"

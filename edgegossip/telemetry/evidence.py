@@ -25,6 +25,7 @@ from edgegossip.telemetry.records import (
     MetricsRecord,
     score_text,
     scores_in,
+    shown_scores,
 )
 from edgegossip.types import ConfigError, NodeId, better_of
 from edgegossip.untrusted import Refusal
@@ -71,8 +72,9 @@ class RunPlan:
 
     @property
     def alone(self) -> bool:
-        """Whether each board was to train by itself."""
-        return bool(self.get("run", "mode") == "gossip" and self.get("gossip", "topology") == NOBODY)
+        """Whether each board was to train by itself: nothing was to be exchanged."""
+        nobody = self.get("gossip", "topology") == NOBODY or (self.edges and not any(self.edges))
+        return bool(self.get("run", "mode") == "gossip" and nobody)
 
     @property
     def lr(self) -> float | None:
@@ -118,12 +120,10 @@ class Board:
     rounds: int = 0
     alone: int = 0  # rounds that ended without news of any neighbour
     mixed: int = 0  # rounds that ended with some
-    counts: bool = False  # it says of how many neighbours there was news
     lost: float = 0.0  # relative error of its last message
     last: float | None = math.nan  # training loss of the last round; None: no number
     score: float | None = None
     tested_itself: bool = False
-    alone_scores: Mapping[str, float] = field(default_factory=dict)  # what it reached by itself, by name
     loss: float | None = None  # of the last evaluation
     r2: float | None = None
     tested: float = 0.0  # examples of it
@@ -191,7 +191,8 @@ class Evidence:
         self.boards: dict[NodeId, Board] = {}
         self.curve = Curve()
         self.score = ""  # the one that the task goes by
-        self.averages: dict[NodeId, Mapping[str, float]] = {}  # the average of the boards' models, by who tested it
+        # By what: scores by name of what boards made by themselves, of their models' average there.
+        self.beside: dict[str, dict[NodeId, Mapping[str, float]]] = {"alone": {}, "average": {}}
         self.refused: dict[tuple[NodeId, str], Refusal] = {}  # by name and reason
         self.came: set[NodeId] = set()  # who was there at some time
         self.used: int | None = None  # updates of which a coordinator made models; None: there is none
@@ -216,10 +217,8 @@ class Evidence:
         node.lost = record.number("codec/relative_error") or node.lost
         if "server/used" in record.values:
             self.used = (self.used or 0) + int(record.number("server/used") or 0)
-        node.counts = node.counts or "gossip/heard" in record.values
-        if node.counts or "gossip/consensus_distance" in record.values:  # older records have the latter only
-            far = record.number("gossip/consensus_distance") is not None
-            heard = bool(record.number("gossip/heard")) or far
+        if "gossip/heard" in record.values:
+            heard = bool(record.number("gossip/heard"))
             node.alone, node.mixed = node.alone + (not heard), node.mixed + heard
         node.compared += bool(record.number("gossip/consensus_distance") or record.number("server/used"))
         if any(name.startswith(EVALUATED) for name in record.values):  # a script may tell no loss
@@ -250,9 +249,9 @@ class Evidence:
             case "unchanged" if "rounds" in event.fields:  # else the first round of that kind
                 self.boards.setdefault(event.node, Board()).untrained = event.fields
             case "averaged":
-                self.averages[event.node] = _figures(event)
+                self.beside["average"][event.node] = shown_scores(event.fields)
             case "trained-alone":
-                self.boards.setdefault(event.node, Board()).alone_scores = _figures(event)
+                self.beside["alone"][event.node] = shown_scores(event.fields)
             case "refused" if "why" in event.fields:  # else a message was, and nobody
                 refusal = Refusal(*(str(event.fields.get(key, "")) for key in ("who", "address", "why")))
                 self.refused.setdefault((peer or refusal.who or refusal.address, refusal.why), refusal)
@@ -311,7 +310,8 @@ class Outcome:
             return said
         for who, board in self.boards.items():
             own = board if board.tested_itself else self.judged.get(COORDINATOR, board)
-            together, alone = own.loss if name == "loss" else own.score, board.alone_scores.get(name)
+            together = own.loss if name == "loss" else own.score
+            alone = self.evidence.beside["alone"].get(who, {}).get(name)
             if together is None or alone is None:
                 continue
             lost = alone - together if better == "higher" else together - alone
@@ -329,11 +329,6 @@ class Outcome:
 def noise(guess: float, tested: float) -> float:
     """Return how far from its mean the accuracy of guessing may be, over so many examples."""
     return 2.0 * math.sqrt(guess * (1.0 - guess) / tested) + 0.01
-
-
-def _figures(event: EventRecord) -> dict[str, float]:
-    """The scores in an event; of earlier versions without `eval/`."""
-    return {k.removeprefix(EVALUATED): float(v) for k, v in event.fields.items() if isinstance(v, float | int)}
 
 
 def _number(event: EventRecord, field: str) -> float:

@@ -99,6 +99,12 @@ def scores_in(values: Mapping[str, Value]) -> list[str]:
     return [name.removeprefix(EVALUATED) for name in found]
 
 
+def shown_scores(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the scores in an evaluation's figures by name, the loss where there is only that."""
+    found = {name: values.get(f"{EVALUATED}{name}") for name in scores_in(values) or ["loss"]}
+    return {name: float(value) for name, value in found.items() if isinstance(value, float | int)}
+
+
 def score_text(name: str, value: float | None) -> str:
     """Return a score for people: an accuracy as "97.18 %", any other one as "0.9718", "-" where it
     is not known."""

@@ -41,12 +41,12 @@ from typing import TYPE_CHECKING, Any
 
 from edgegossip.telemetry.clocks import AFTERWARDS, OF_THE_RUN, Clocks
 from edgegossip.telemetry.clocks import COORDINATOR as COORDINATOR
-from edgegossip.telemetry.records import EVALUATED, PARTS, EventRecord, MetricsRecord, Record, scores_in
+from edgegossip.telemetry.records import EVALUATED, PARTS, EventRecord, MetricsRecord, Record, scores_in, shown_scores
 from edgegossip.telemetry.run_folder import RunData
 from edgegossip.types import NodeId, better_of
 
 if TYPE_CHECKING:
-    from edgegossip.telemetry.evidence import RunPlan
+    from edgegossip.telemetry.evidence import Evidence, RunPlan
 
 _SENT_METRICS = {
     "payload": "net/payload_bytes",
@@ -87,8 +87,6 @@ class _Totals:
     last: dict[str, float] = field(default_factory=dict)
     scores: dict[str, float] = field(default_factory=dict)  # of the last evaluation, the headline first
     evaluated: bool = False
-    alone: dict[str, float] = field(default_factory=dict)  # scores of what it made by itself, in a run beside
-    average: dict[str, float] = field(default_factory=dict)  # of the boards' mean model, on its test set
     measured_rounds: int = 0  # that say what energy they took
     encoded_bits: float = 0.0
     encoded_values: float = 0.0
@@ -104,7 +102,7 @@ class _Totals:
     @property
     def shown(self) -> dict[str, float]:
         """Its scores; the test loss where that is all that was told."""
-        return _shown({f"{EVALUATED}{name}": value for name, value in self.scores.items()} | self.last)
+        return shown_scores({f"{EVALUATED}{name}": value for name, value in self.scores.items()} | self.last)
 
     def take(self, record: MetricsRecord) -> None:
         self.rounds = max(self.rounds, record.step + 1)
@@ -247,10 +245,6 @@ class Summary:
                 totals.interrupted(record)
             if record.name == "ended-early":
                 self._ended_early = record.text
-            if record.name == "trained-alone":
-                totals.alone = _shown(record.fields)
-            if record.name == "averaged":
-                totals.average = _shown(record.fields)
             if record.name in ("error", "lost"):
                 totals.why = record.text.removeprefix(f"lost {record.node}: ")
         if isinstance(record, EventRecord) and record.name in OF_THE_RUN:
@@ -268,7 +262,7 @@ class Summary:
         run_s = self._clocks.of(COORDINATOR, self._run_s)
         seconds = max((run_s, *(self._clocks.of(node, s) for node, s in self._last_s.items())))
         return {
-            **_document(head, nodes, seconds),
+            **_document(head, nodes, seconds, self._evidence),
             "interruptions": sorted(self._interruptions(nodes), key=lambda one: one["t_s"]),
             "resumes": [*self._resumes(nodes)],
             "ended_early": self._ended_early,
@@ -306,10 +300,13 @@ class Summary:
         return [finding.to_json() for finding in (*found, *verdict.lost(lost, len(boards)))]
 
 
-def _document(head: Mapping[str, Any], nodes: Mapping[NodeId, _Totals], seconds: float) -> dict[str, Any]:
+def _document(
+    head: Mapping[str, Any], nodes: Mapping[NodeId, _Totals], seconds: float, evidence: Evidence
+) -> dict[str, Any]:
     boards = {name: t for name, t in nodes.items() if name != COORDINATOR}
-    basis = [t for t in boards.values() if t.state == "finished"]
-    basis = basis or [t for t in boards.values() if t.state == "unfinished"]
+    judged = [n for n, t in boards.items() if t.state == "finished"]
+    judged = judged or [n for n, t in boards.items() if t.state == "unfinished"]
+    basis = [boards[name] for name in judged]
     whole = nodes.get(COORDINATOR)
     whole = whole if whole is not None and whole.evaluated else None
     evaluated = [t for t in basis if t.evaluated]
@@ -317,6 +314,9 @@ def _document(head: Mapping[str, Any], nodes: Mapping[NodeId, _Totals], seconds:
     names = dict.fromkeys(name for totals in named for name in totals.shown)
     scores = {name: _spread([t.shown[name] for t in evaluated if name in t.shown], whole, name) for name in names}
     score = next(iter(scores), None)
+    aside = {
+        what: [of[n][score] for n in judged if score and score in of.get(n, ())] for what, of in evidence.beside.items()
+    }
     loss = _spread([t.last["eval/loss"] for t in evaluated if "eval/loss" in t.last], whole, "loss")
     return {
         "run": head.get("run"),
@@ -328,8 +328,7 @@ def _document(head: Mapping[str, Any], nodes: Mapping[NodeId, _Totals], seconds:
         "score": score,
         "better": better_of(score, head.get("better", "auto")) if score else None,
         "scores": scores,
-        "alone": _spread([t.alone[score] for t in basis if score in t.alone]) if score else _spread(()),
-        "average": _spread([t.average[score] for t in basis if score in t.average]) if score else _spread(()),
+        **{what: _spread(found) for what, found in aside.items()},
         "loss": loss["mean"],
         "train_loss": _mean([t.last["train/loss"] for t in basis if "train/loss" in t.last]),
         "seconds": seconds if any(t.seconds is not None for t in nodes.values()) else None,
@@ -340,7 +339,7 @@ def _document(head: Mapping[str, Any], nodes: Mapping[NodeId, _Totals], seconds:
         "failed_nodes": [name for name, t in boards.items() if t.state == "lost"],
         "unfinished_nodes": [name for name, t in boards.items() if t.state == "unfinished"],
         "restarted_nodes": [name for name, t in boards.items() if t.restarts],
-        "boards": [_row(name, totals) for name, totals in nodes.items()],
+        "boards": [_row(name, totals, evidence) for name, totals in nodes.items()],
     }
 
 
@@ -349,7 +348,7 @@ def _parts(name: NodeId) -> list[str]:
     return [part.rjust(20, "0") if k % 2 else part for k, part in enumerate(re.split(r"([0-9]+)", name))]
 
 
-def _row(name: NodeId, totals: _Totals) -> dict[str, Any]:
+def _row(name: NodeId, totals: _Totals, evidence: Evidence) -> dict[str, Any]:
     """One node's own figures, whatever became of it."""
     return {
         "node": name,
@@ -360,8 +359,7 @@ def _row(name: NodeId, totals: _Totals) -> dict[str, Any]:
         "rounds": totals.rounds,
         "accuracy": totals.shown.get("accuracy", next(iter(totals.shown.values()), None)),
         "scores": totals.shown,
-        "alone": totals.alone,
-        "average": totals.average,
+        **{what: dict(of.get(name, {})) for what, of in evidence.beside.items()},
         "loss": totals.last.get("eval/loss"),
         "train_loss": totals.last.get("train/loss"),
         "seconds": totals.seconds,
@@ -375,13 +373,6 @@ def _row(name: NodeId, totals: _Totals) -> dict[str, Any]:
         "energy_rounds": totals.measured_rounds,
         "peak_rss_bytes": None if totals.peak_rss_bytes is None else round(totals.peak_rss_bytes),
     }
-
-
-def _shown(values: Mapping[str, Any]) -> dict[str, float]:
-    """The scores in an evaluation by its metrics' names, the loss where there is only that."""
-    names = scores_in(values) or ["loss"]
-    found = {name: values.get(f"{EVALUATED}{name}") for name in names}
-    return {name: float(value) for name, value in found.items() if isinstance(value, float | int)}
 
 
 def beside(summary: Mapping[str, Any]) -> list[tuple[NodeId, float | None, float | None, float | None]]:

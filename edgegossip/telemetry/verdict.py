@@ -178,7 +178,7 @@ class _Rules:
         floor, scores = self._plan.guess, self._of.scores
         far = max((node.away for node in self._boards.values() if node.away is not None), default=0.0)
         away = f"; they are up to {far:.2g} of a model's length from it" if far >= 0.01 else ""
-        score, averages = self._known.score, self._known.averages.values()
+        score, averages = self._known.score, self._known.beside["average"].values()
         own, one = _mean(scores.values()), _mean(average[score] for average in averages if score in average)
         if floor is not None and score == "accuracy" and own is not None and self._of.enough:
             best, worst = max(scores.values()), min(scores, key=lambda name: scores[name])
@@ -205,12 +205,10 @@ class _Rules:
             yield Finding("apart", text, cure)
 
     def isolated(self) -> Iterable[Finding]:
-        if self._plan.edges and not any(self._plan.edges):
-            return  # nothing was to be exchanged
         if self._known.used == 0:
             text = "no update of any board was used: the model is as it was at the start"
             yield Finding("isolated", text, "look at the coordinator's refused and late events", True)
-        elif self._boards and all(node.counts and not node.mixed for node in self._boards.values()):
+        elif self._boards and all(node.alone and not node.mixed for node in self._boards.values()):
             text = "the boards exchanged nothing: no message of another counted in any round, and each trained alone"
             cure = (
                 f"look at their refused, suspect and peer-down events, and the network between them{self._deadline()}"
@@ -249,8 +247,6 @@ class _Rules:
                 f"no update of {named(sorted(self._known.unused))} was ever used: the model is made of the others' data"
             )
             yield Finding("alone", text, "look at the coordinator's refused, late and lost events")
-        if not any(node.mixed for node in self._known.boards.values()) and len(self._boards) > 1:
-            return  # an algorithm that tells no distance
         alone = [
             name for name, n in self._boards.items() if n.alone > n.mixed and (n.rounds >= ENOUGH_ROUNDS or not n.mixed)
         ]

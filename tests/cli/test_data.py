@@ -111,6 +111,19 @@ def test_files_that_do_not_fit(command, described: list[Path], change: dict | No
         assert code == 3 and re.search(message, err)
 
 
+@pytest.mark.parametrize("key", ["labels", "columns"])
+def test_names_are_compared_and_carried_whatever_file_comes_first(command, described: list[Path], key: str) -> None:
+    documents = [json.loads(file.read_text()) for file in described]
+    for names in (["cat", "dog"], ["dog", "cat"]):
+        for file, document, own in zip(described, documents, ([], ["cat", "dog"], names), strict=True):
+            file.write_text(json.dumps({**document, key: own}))
+        code, out, err = command("data", "combine", *map(str, described))
+        if names == ["cat", "dog"]:
+            assert code == 0 and (key != "labels" or tomllib.loads(out)["data"]["labels"] == names)
+        else:
+            assert code == 3 and f"{key} is ['cat', 'dog'] in {described[1]} and ['dog', 'cat'] in" in err
+
+
 def test_a_board_with_a_folder_of_its_own_is_told_that_it_will_be_shared_out(command, tmp_path: Path) -> None:
     """Before it looks for its peers; here that ends it, as one of three is named."""
     np.savez(tmp_path / "data.npz", train_inputs=np.eye(4, dtype=np.float32), train_targets=np.arange(4) % 2)
@@ -162,6 +175,16 @@ def test_what_is_read_of_a_table_is_said(command, tmp_path: Path, monkeypatch: p
     document = json.loads(command("data", "describe", "own.toml", "--json")[1])
     assert (document["columns"], document["counts"]) == (["temp"], [1, 2])
     assert not {"ranges", "left_out"} & set(document)
+
+
+def test_the_range_of_the_target_is_none_of_an_input(command, tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("target,y\n1,100.5\n2,200.5\n")
+    (tmp_path / "own.toml").write_text(
+        f'[data]\nname = "csv"\ndir = "{tmp_path}"\npartition = "local"\nparams = {{ target = "y" }}\n'
+    )
+    out = command("data", "describe", str(tmp_path / "own.toml"))[1]
+    assert "ranges         target: 1 to 2\n" in out and "target_range   100.5 to 200.5\n" in out
+    assert "100.5" not in command("data", "describe", str(tmp_path / "own.toml"), "--json")[1]
 
 
 def test_boards_whose_columns_stand_in_another_order_are_not_combined(command, tmp_path: Path) -> None:

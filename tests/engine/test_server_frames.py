@@ -83,9 +83,10 @@ def test_a_resumed_coordinator_goes_on_with_the_same_reference() -> None:
 
 
 @pytest.mark.parametrize("name", ["co3", "ef-signsgd", "dgc", "powersgd", "error-feedback"])
-def test_a_codec_with_a_memory_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="server.downlink"):
-        Downlink(LAYOUT, RUN, codecs.get(name))
+def test_a_codec_with_a_memory_is_refused_whatever_wraps_it(name: str) -> None:
+    for codec in (codecs.get(name), codecs.get("small-tensors", codec=name)):
+        with pytest.raises(ConfigError, match="server.downlink"):
+            Downlink(LAYOUT, RUN, codec)
 
 
 def test_a_board_goes_on_with_the_model_that_it_kept() -> None:

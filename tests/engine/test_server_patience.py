@@ -61,13 +61,6 @@ def test_patience_goes_by_the_score_and_the_way_that_it_is_better(
     assert len(run.rounds) == rounds
 
 
-def test_a_score_that_nobody_can_judge_ends_nothing_and_that_is_said_once() -> None:
-    run = played([{"bleu": 0.5}], rounds=6, patience=2)
-    assert len(run.rounds) == 6
-    (text,) = run.texts("notice")
-    assert "whether a higher bleu is better" in text and "evaluation.better" in text
-
-
 def test_the_best_evaluation_survives_a_restart() -> None:
     x = np.zeros(LAYOUT.size, np.float32)
     plain = from_bytes(to_bytes(Progress(3, x, best=(0.5, 1), since_best=2).plain()))

@@ -54,7 +54,9 @@ def told(
         for step in range(rounds):
             values: dict[str, Any] = {"train/loss": loss(step), "train/examples": examples}
             values["codec/relative_error"] = codec_error
-            values["gossip/consensus_distance"] = 0.1 if mixed(node, step) else math.nan
+            values |= (
+                {"gossip/consensus_distance": 0.1, "gossip/heard": 2} if mixed(node, step) else {"gossip/heard": 0}
+            )
             values |= {f"far/{peer}": times for peer, times in far_beyond(far(node, step)).items()}
             for x, y in RING:
                 for peer in {x, y} - {node} if node in (x, y) else ():
@@ -129,7 +131,7 @@ def test_boards_that_were_to_train_alone_are_not_told_that_they_did() -> None:
     away = [EventRecord(n, 97.0, "compared", n, {"distance": 3.0, "length": 1.0}) for n in BOARDS]
     never: dict[str, Any] = {"links": lambda a, b, step: False, "mixed": lambda node, step: False, "events": away}
     assert told(recipe=recipe, **never) == []
-    assert [kind for kind, _, _ in told(**never)] == ["apart"]
+    assert [kind for kind, _, _ in told(**never)] == ["apart", "isolated"]
     assert [kind for kind, _, _ in told(lambda k: 2.3 + 0.2 * k, recipe=recipe, **never)] == ["diverged"]
 
 
@@ -308,7 +310,8 @@ def test_short_runs_are_not_told_what_they_have_not_learnt() -> None:
 
 def compared(far: float, **averaged: float) -> list[EventRecord]:
     events = [EventRecord(n, 98.0, "compared", n, {"distance": 10 * far, "length": 10.0}) for n in BOARDS]
-    return events + [EventRecord("a", 98.5, "averaged", "a", averaged)] * bool(averaged)
+    scores = {f"eval/{name}": value for name, value in averaged.items()}
+    return events + [EventRecord("a", 98.5, "averaged", "a", scores)] * bool(averaged)
 
 
 def test_boards_that_hold_different_models() -> None:
@@ -425,7 +428,6 @@ def test_a_lost_board_is_no_side_of_a_split() -> None:
 
 
 def test_boards_that_train_alone() -> None:
-    assert told(mixed=lambda node, k: False)[0:1] == []  # an algorithm that tells no distance
     ((kind, ruin, text),) = told(mixed=lambda node, k: node != "c")
     assert (kind, ruin) == ("alone", False) and text.startswith("c mixed with no neighbour")
     ((kind, ruin, _),) = told(mixed=lambda node, k: k < 10)

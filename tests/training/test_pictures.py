@@ -519,6 +519,10 @@ DOUBTFUL: dict[str, tuple[Change, str]] = {
     "junk alone": (lambda root: put(root / "cat" / ".x.png"), r"/cat would be a class and holds no pictures"),
     "upper and lower case": (lambda root: put(root / "Bee" / "0.png"), r"folders 'Bee' and 'bee' would be two classes"),
     "a space": (lambda root: put(root / "bee " / "0.png"), r"folders 'bee' and 'bee ' would be two classes"),
+    "a leading zero": (
+        lambda root: [put(root / name / "0.png") for name in ("7", "07")],
+        r"folders '07' and '7' would be two classes",
+    ),
     "what nobody sees": (
         lambda root: put(root / "bee\u200b" / "0.png"),
         r"'bee' and 'bee\\u200b' would be two classes",

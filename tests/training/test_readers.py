@@ -100,14 +100,6 @@ def test_grey_pictures_and_pictures_without_classes(tmp_path):
     assert (data.about.target, data.about.outputs) == ("none", 96)
 
 
-def test_a_camera_held_sideways_is_turned(tmp_path):
-    image = Image.new("RGB", (12, 8), (9, 9, 9))
-    exif = image.getexif()
-    exif[0x0112] = 6
-    image.save(tmp_path / "a.jpg", exif=exif)
-    assert everything(open_data(section("image-folder", tmp_path)))[0].shape == (1, 3, 12, 8)
-
-
 @pytest.mark.parametrize(
     ("keys", "error", "message"),
     [
@@ -177,6 +169,19 @@ def test_columns_of_a_table_by_name(tmp_path, kind):
     assert stated.about.target == "values"
     alone = open_data(section(kind, tmp_path, params={"columns": ["temp", "hum"]}))
     assert alone.about.target == "none"
+
+
+@pytest.mark.parametrize("target", ["c", ["c"], ["c", "d"]])
+def test_columns_of_0_and_1_may_be_labels(tmp_path, target):
+    put(tmp_path, "train.csv", "a,c,d\n1.5,0,1\n2.5,1,1\n")
+    data = open_data(section("csv", tmp_path, target="labels", params={"target": target, "columns": "a"}))
+    assert (data.about.target, everything(data)[1].tolist()) == (
+        "labels",
+        [[0, 1], [1, 1]] if "d" in target else [[0], [1]],
+    )
+    put(tmp_path, "train.csv", "a,c,d\n1.5,0,1\n2.5,2,1\n")
+    with pytest.raises(DataError, match="line 3: column c holds 2, and with data.target = labels all are 0 or 1"):
+        open_data(section("csv", tmp_path, target="labels", params={"target": target, "columns": "a"}))
 
 
 def test_labels_of_a_table_have_the_declared_numbers(tmp_path):
@@ -285,17 +290,6 @@ def test_a_part_that_numbers_its_classes_for_itself_goes_by_their_names(tmp_path
             open_data(found)
     else:
         assert open_data(found).test.labels.tolist() == [["ant", "bee", "cat"].index(name) for name in names]
-
-
-def test_pictures_of_huggingface(tmp_path):
-    import datasets
-
-    images = [Image.new("RGB", (4, 2), (k, 1, 2)) for k in range(3)]
-    features = datasets.Features({"image": datasets.Image(), "y": datasets.Value("int64")})
-    datasets.Dataset.from_dict({"image": images, "y": [0, 1, 0]}, features=features).save_to_disk(str(tmp_path))
-    data = open_data(section("huggingface", tmp_path, params={"target": "y"}))
-    inputs, _ = everything(data)
-    assert (inputs.shape, inputs.dtype, inputs[2, 0].max()) == ((3, 3, 2, 4), np.uint8, 2)
 
 
 # -- arrays --------------------------------------------------------------------------------------

@@ -21,9 +21,14 @@ import torch
 from torch import nn
 
 import edgegossip
+from edgegossip.lab.study.measure import Recorder
+from edgegossip.lab.study.virtual import VirtualFleet
+from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make_view
+from edgegossip.recipe import run_id
 from edgegossip.training.script import ScriptWorkload
-from edgegossip.types import UsageError
+from edgegossip.types import Metrics, UsageError
 from tests.training.conftest import Start
+from tests.training.fakes import recipe
 
 REGRESSION = """
     import torch
@@ -105,6 +110,46 @@ def test_a_script_that_is_started_again_goes_on_bit_for_bit(start: Start) -> Non
     assert np.array_equal(x, y)
     assert [u.metrics for u in rest] == [u.metrics for u in updates[3:]]
     assert [u.lr for u in rest] == [u.lr for u in updates[3:]]
+
+
+LEAST_SQUARES = """
+    import sys
+    import torch
+    import edgegossip
+
+    k = int(sys.argv[1])
+    x = torch.randn(32, 2, generator=torch.Generator().manual_seed(k)) * (1.0 + k)
+    y = x @ torch.tensor([[1.0 + k], [-2.0 * k]])
+    model = torch.nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with edgegossip.join(model, state=[optimizer]) as run:
+        for round in run.rounds():
+            for _ in range(8):
+                loss = ((model(x) - y) ** 2).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            run.exchange(loss=loss.item(), examples=32)
+"""
+
+
+@pytest.mark.parametrize(("algorithm", "reaches"), [("k-gt", True), ("dpsgd", False)])
+def test_k_gt_brings_scripts_of_many_steps_to_the_optimum_of_all(start: Start, algorithm: str, reaches: bool) -> None:
+    """Each board fits a law of its own; the optimum of the mean loss is none of theirs."""
+    members = default_members(3)
+    gossip = {"algorithm": algorithm, "topology": "complete"}
+    workloads = [start(LEAST_SQUARES, "{index}", index=k, name=name, gossip=gossip) for k, name in enumerate(members)]
+    chosen = recipe(run={"script": "train.py", "rounds": 60, "nodes": 3}, gossip=gossip)
+    views = [make_view(NodeSpec(chosen, name, members, run_id(chosen)), workloads[0].layout) for name in members]
+    fleet = VirtualFleet(make_algorithm(chosen), views, workloads, chosen.run.rounds)
+    fleet.play(workloads[0].initial(1), Recorder(3, frozenset(), frozenset(), lambda x: Metrics(0.0, 1), lambda: 0))
+    for workload in workloads:
+        workload.abandon()
+    xs = [torch.randn(32, 2, generator=torch.Generator().manual_seed(k)).numpy() * (1.0 + k) for k in range(3)]
+    ys = [x @ np.array([[1.0 + k], [-2.0 * k]]) for k, x in enumerate(xs)]
+    best = np.linalg.lstsq(np.concatenate(xs), np.concatenate(ys))[0][:, 0]
+    distance = max(np.abs(model - best).max() for model in fleet.models)
+    assert (distance < 1e-3) == reaches
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

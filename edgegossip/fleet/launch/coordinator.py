@@ -4,12 +4,14 @@ whose boards are children of it, too, and of `coordinator`, whose boards are sta
 
 from __future__ import annotations
 
+import math
 import queue
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -32,7 +34,6 @@ from edgegossip.fleet.store import boards_of
 from edgegossip.flower import Coordinator, CoordinatorCheckpointer
 from edgegossip.flower.connection import ServerCredentials
 from edgegossip.flower.superlink import SuperLink, launch
-from edgegossip.layout import Layout
 from edgegossip.modelfile import BEST
 from edgegossip.node.spec import check_names, default_members
 from edgegossip.node.storage import BestModels, DiskFull, about_model, save_model
@@ -141,27 +142,7 @@ def _serve(
     start_s = folder.start_s if resumed else None
     sink = options.outputs.open(folder, recipe, members, quiet=options.as_json, start_s=start_s)
     first = training.first_model(recipe, Board(COORDINATOR, -1), partial(sink.event, COORDINATOR))
-    checkpointer = _coordinator_checkpointer(recipe, first.layout, members, run_id(recipe), folder, sink)
-    coordinator = Coordinator(
-        recipe,
-        first.layout,
-        first.x,
-        members,
-        sink,
-        folder.path,
-        run_id=run_id(recipe),
-        join_s=float("inf"),
-        record_boards=True,
-        evaluate=first.evaluate,
-        agreement=first.agreement,
-        checkpointer=checkpointer,
-        credentials=secure,
-        return_s=RETURN_S,
-        on_model=_final_saver(recipe, folder, first, checkpointer, lambda: coordinator.round),
-        on_better=_best_saver(recipe, folder, first, sink),
-        on_over=partial(checkpointer.close, over=True),
-        superlink=superlink,
-    )
+    coordinator, _ = _make(recipe, run_id(recipe), first, members, folder, sink, secure, superlink, elsewhere=True)
     over, abandon = first.over, first.abandon
     del first  # its vector is as large as the model, and of no use after the first round
     try:
@@ -216,23 +197,8 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
         stack.callback(superlink.stop)
         fork_server = stack.enter_context(start_fork_server(run))
         first = training.first_model(run.recipe, Board(run.members[0], 0), partial(run.sink.event, COORDINATOR))
-        layout = first.layout
-        checkpointer = _coordinator_checkpointer(run.recipe, layout, run.members, run.run_id, run.folder, run.sink)
-        coordinator = Coordinator(
-            run.recipe,
-            layout,
-            first.x,
-            run.members,
-            run.sink,
-            run.folder.path,
-            run_id=run.run_id,
-            evaluate=first.evaluate,
-            agreement=first.agreement,
-            checkpointer=checkpointer,
-            credentials=secure,
-            on_model=_final_saver(run.recipe, run.folder, first, checkpointer, lambda: coordinator.round),
-            on_better=_best_saver(run.recipe, run.folder, first, run.sink),
-            superlink=superlink,
+        coordinator, checkpointer = _make(
+            run.recipe, run.run_id, first, run.members, run.folder, run.sink, secure, superlink
         )
         over = first.over
         stack.callback(first.abandon)  # of a run that fails: a notebook goes on
@@ -276,13 +242,42 @@ def hand_over(over: Callable[[Vec], None], model: Vec) -> None:
         raise RunError(f"the run is over and its model is kept, but {error}") from error
 
 
-def _coordinator_checkpointer(
-    recipe: Recipe, layout: Layout, members: tuple[NodeId, ...], run_id: bytes, folder: RunFolder, sink: RecordSink
-) -> CoordinatorCheckpointer:
-    """Make what keeps how far the coordinator's run is."""
-    codec = codecs.get(recipe.codec.name, **recipe.codec.params)
+def _make(
+    recipe: Recipe,
+    run_id: bytes,
+    first: training.FirstModel,
+    members: tuple[NodeId, ...],
+    folder: RunFolder,
+    sink: RecordSink,
+    secure: ServerCredentials | None,
+    superlink: SuperLink,
+    elsewhere: bool = False,
+) -> tuple[Coordinator, CoordinatorCheckpointer]:
+    """Return the coordinator, and what keeps how far its run is. `elsewhere`: its boards are
+    started there, and it waits for them."""
+    codec, layout = codecs.get(recipe.codec.name, **recipe.codec.params), first.layout
     path = folder.checkpoint_dir / COORDINATOR
-    return CoordinatorCheckpointer(path, layout, run_id, members, codec, recipe.checkpoint, sink, COORDINATOR)
+    checkpointer = CoordinatorCheckpointer(path, layout, run_id, members, codec, recipe.checkpoint, sink, COORDINATOR)
+    over: Callable[[], None] = partial(checkpointer.close, over=True)
+    waits: dict[str, Any] = {"join_s": math.inf, "record_boards": True, "return_s": RETURN_S, "on_over": over}
+    coordinator = Coordinator(
+        recipe,
+        layout,
+        first.x,
+        members,
+        sink,
+        folder.path,
+        run_id=run_id,
+        evaluate=first.evaluate,
+        agreement=first.agreement,
+        checkpointer=checkpointer,
+        credentials=secure,
+        on_model=_final_saver(recipe, folder, first, checkpointer, lambda: coordinator.round),
+        on_better=_best_saver(recipe, folder, first, sink),
+        superlink=superlink,
+        **(waits if elsewhere else {}),
+    )
+    return coordinator, checkpointer
 
 
 def _final_saver(

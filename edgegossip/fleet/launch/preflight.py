@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from edgegossip import codecs, gossip, training
-from edgegossip.codecs.base import Codec, inside
+from edgegossip.codecs.base import Codec, inside, remembers
 from edgegossip.gossip import outer, topologies
 from edgegossip.gossip.averaging import follows, lost_of_normal, on_probe
 from edgegossip.gossip.base import GossipAlgorithm, Says
@@ -24,13 +24,13 @@ from edgegossip.layout import Layout, TensorSpec
 from edgegossip.mesh.address import Address
 from edgegossip.node.spec import NodeSpec, make_algorithm, make_codec, make_view
 from edgegossip.recipe import Recipe, run_id
+from edgegossip.telemetry.cures import COARSE
 from edgegossip.telemetry.summary import COORDINATOR
 from edgegossip.training.check import data_notice
 from edgegossip.training.data import Board, is_custom, is_declared
 from edgegossip.types import ConfigError, HostError, NodeId, UsageError
 
 _PORT_S = 5.0  # that a process which was just killed may still hold a port
-_COARSE = 0.5  # relative error of a codec from which on whole models suffer
 FLEET = "fleet"  # where `edgegossip fleet init` puts one
 FLOWER_HINT = "pip install flwr==1.41.0"
 TORCH_HINT = "pip install torch (any of 2.9 to 2.13 with CPU support will do)"
@@ -166,7 +166,7 @@ def memory_notice(recipe: Recipe) -> str:
         codecs.error_feedback(codec)
     except ConfigError as error:
         why = str(error).removeprefix("codec error-feedback: ")
-        if says is Says.COMPENSATED or "memory of its own" in why:
+        if says is Says.COMPENSATED or remembers(codec):
             return f"{algorithm.name} remembers what a message loses, as error-feedback does: {why}"
     on_model = _on_model(recipe)
     if says is Says.COMPENSATED or on_model is None or (lost := lost_of_normal(on_model)) < 1.0:
@@ -198,16 +198,10 @@ def codec_notice(recipe: Recipe) -> str:
     codec = _on_model(recipe)
     if codec is None:
         return ""
-    if codecs.leaves_rate(codec):
-        from edgegossip.codecs import auto  # here: a board has in memory what its run needs
-
-        if auto.chosen(codec):  # as fine as links allow
-            return ""
-    layout = Layout.of([TensorSpec("sample", (64, 64))])
-    x = np.random.default_rng(0).standard_normal(layout.size).astype(np.float32)
-    body, _ = codec.encode(x, codec.init(layout), codecs.Ctx(key=0, round=0))
-    error = codecs.relative_error(x, codec.decode(body, layout))
-    if error <= _COARSE:
+    if follows(codec):  # as fine as links allow
+        return ""
+    error = lost_of_normal(codec) ** 0.5
+    if error <= COARSE:
         return ""
     return (
         f"codec {recipe.codec.name} changes a vector by {100 * error:.0f} % of its length; whole models travel with "

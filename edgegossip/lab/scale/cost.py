@@ -46,7 +46,7 @@ class StepCost:
     saved_bytes: int  # what autograd keeps from forward to backward
 
 
-def step_cost(module: nn.Module, inputs: Tensor, classes: int) -> StepCost:
+def step_cost(module: nn.Module, inputs: Tensor) -> StepCost:
     """Count one forward and one backward run of a module on the device of `inputs`, [batch,
     *shape]."""
     saved: dict[int, int] = {}
@@ -78,7 +78,7 @@ def of_recipe(recipe: Recipe) -> tuple[Layout, StepCost]:
         module = _on_meta(recipe, about)
     batch = torch.empty((recipe.training.batch_size, *about.shape), device="meta")
     module.train()
-    cost = step_cost(module, batch, about.classes)
+    cost = step_cost(module, batch)
     saved = cost.saved_bytes // 4 if recipe.training.precision == "int8" else cost.saved_bytes  # a byte a value
     return layout_of(recipe), StepCost(cost.flops, saved)
 

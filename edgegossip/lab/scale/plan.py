@@ -18,10 +18,12 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
-from edgegossip import codecs, frame
+from edgegossip import codecs, frame, gossip
 from edgegossip.codecs.base import Codec, Ctx
 from edgegossip.engine.server_frames import check_downlink
 from edgegossip.fleet.launch.preflight import check_parts, check_sizes
+from edgegossip.gossip.averaging import lost_of_normal
+from edgegossip.gossip.base import Says
 from edgegossip.gossip.fragments import cut
 from edgegossip.lab.bench.inputs import in_layout
 from edgegossip.lab.scale.devices import SHORT_STEP, SHORT_STEP_S, DeviceProfile, FleetProfile, LinkProfile, devices_of
@@ -39,6 +41,7 @@ from edgegossip.node.spec import default_members, make_topology
 from edgegossip.recipe import Recipe, with_settings
 from edgegossip.report.table import in_columns
 from edgegossip.report.units import bytes_text, seconds_text
+from edgegossip.telemetry.cures import ROUNDING
 from edgegossip.types import ConfigError, RunError, Vec
 
 # Codecs that are worth a try instead, of those that lose little; at their packaged parameters.
@@ -53,9 +56,6 @@ ALTERNATIVES = (
     "e-elastiquant",
     "co3",
 )
-# These send whole models, which a coarse codec makes coarse; what travels in their place is made
-# for it.
-_FOR_COARSE = {"dpsgd": "choco-sgd", "sgp": "quant-sgp"}
 _FASTER = 0.98  # a codec that saves less than 2 % is not named
 ALL_BOARDS = "all boards"  # as what limits: their processors
 _TOGETHER = 2.0  # so many times what the best single one saves, all boards have to save to be named
@@ -219,9 +219,13 @@ class Alternative:
     seconds: float  # of a round
 
     def settings(self, recipe: Recipe) -> tuple[str, ...]:
-        """Return its settings as `--set` takes them."""
+        """Return its settings as `--set` takes them. A codec that loses something would make whole
+        models coarse: with it goes the algorithm that sends differences in their place."""
         down = () if self.downlink is None else (f"server.downlink={self.downlink}",)
-        other = _FOR_COARSE.get(recipe.gossip.algorithm) if recipe.run.mode == "gossip" else None
+        other = ""
+        if recipe.run.mode == "gossip" and lost_of_normal(codecs.get(self.codec)) > ROUNDING:
+            algorithm = gossip.get(recipe.gossip.algorithm, **recipe.gossip.params)
+            other = gossip.in_differences(algorithm) if algorithm.says is Says.MODELS else ""
         return (f"codec.name={self.codec}", *down, *([f"gossip.algorithm={other}"] if other else ()))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,8 @@ __all__ = [
     "locate",
     "open_data",
 ]
+
+P = TypeVar("P", bound=Part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +157,13 @@ def open_data(section: DataSection, board: Board | None = None) -> DataSet:
         entry = _entry(section.name)
         module = importlib.import_module(f"edgegossip.training.data.{entry.module}")
         data: DataSet = module.load(section.name, folder, entry.about)
-        train, test = _first(data.train, section.train_examples), data.test
-        about = _scaled(data.about, train, section)
-        return DataSet(section.name, about, train, _first_of(test, section.test_examples))
-    name = "custom" if is_custom_function(section.name) else _READERS[section.name]
-    module = importlib.import_module(f"edgegossip.training.data.{name}")
+        train = _first(data.train, section.train_examples)
+        test = None if data.test is None else _first(data.test, section.test_examples)
+        return DataSet(section.name, _scaled(data.about, train, section), train, test)
+    reader = _READERS.get(section.name)
+    module = importlib.import_module(f"edgegossip.training.data.{reader or 'custom'}")
+    if reader:
+        module.check(section)
     train, test, class_names = module.load(section, folder, board)
     source = section.name if is_custom_function(section.name) else f"{section.name} in {folder}"
     train = _first(train, section.train_examples)
@@ -167,7 +171,7 @@ def open_data(section: DataSection, board: Board | None = None) -> DataSet:
         train, test = _held_out(source, train, section.test_share)
     about, train, test = schema.describe(source, train, test, class_names, section)
     about = schema.scaled(about, train, section)
-    return DataSet(source, about, train, _first_of(test, section.test_examples))
+    return DataSet(source, about, train, None if test is None else _first(test, section.test_examples))
 
 
 def _entry(name: str) -> Entry:
@@ -198,7 +202,7 @@ def _check_sharing(section: DataSection) -> None:
         )
 
 
-def _first(part: Part, count: int) -> Part:
+def _first(part: P, count: int) -> P:
     """The first `count` examples; 0 means all. Of a stream: of each pass."""
     if not count:
         return part
@@ -217,7 +221,7 @@ def _first(part: Part, count: int) -> Part:
             f"the first {count} of {len(part)} examples are all of one class, as they lie in the order of their classes: set "
             "data.train_examples (or test_examples) to 0, for all"
         )
-    return first
+    return first  # type: ignore[return-value]  # `only` keeps the kind
 
 
 def _classes(part: Examples) -> NDArray[Any]:
@@ -226,14 +230,6 @@ def _classes(part: Examples) -> NDArray[Any]:
     return (
         np.unique(targets) if targets is not None and targets.ndim == 1 and targets.dtype == np.int64 else np.empty(0)
     )
-
-
-def _first_of(test: Examples | None, count: int) -> Examples | None:
-    if test is None:
-        return None
-    cut = _first(test, count)
-    assert isinstance(cut, Examples)
-    return cut
 
 
 def _held_out(source: str, train: Part, share: float) -> tuple[Examples, Examples]:

@@ -8,7 +8,6 @@ mistakes. What could be two things is asked: an error names the file, the line a
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,23 +187,21 @@ def targets(columns: Sequence[Column], section: DataSection) -> tuple[list[NDArr
 
 def _declared(found: dict[Any, Place], numbers: dict[Any, float], names: tuple[str, ...]) -> dict[Any, int]:
     """The class of each value: by its name in data.labels, 2.0 as "2"; where all names are words
-    and all values whole numbers, by its place."""
+    and all values whole numbers, by its place. A code is its own name only: 007 is not 7."""
     places = {name: k for k, name in enumerate(names)}
+    numbers = {value: number for value, number in numbers.items() if not _is_code(value)}
     if not any(map(_NUMBER.fullmatch, names)) and all(n == np.rint(n) for n in numbers.values()):
         known = {value: int(number) for value, number in numbers.items() if 0 <= number < len(names)}
         allowed = f"; by place they are 0 to {len(names) - 1}"
     else:
         whole = [v for v, n in numbers.items() if v not in places and n == np.rint(n) and abs(n) < labels.WHOLE]
-        words = {v: v for v in numbers} | {v: str(int(numbers[v])) for v in whole}
+        words = {v: v for v in found} | {v: str(int(numbers[v])) for v in whole}
         known = {value: places[word] for value, word in words.items() if word in places}
         allowed = ""
     for value, (column, k) in found.items():
         if value not in known:
             near = allowed or did_you_mean(value, names)
-            raise DataError(
-                f"{column.at(k)} holds {value!r:.80}, which is not one of data.labels{near} (rename it, or add it to "
-                "data.labels on every board)"
-            )
+            raise schema.undeclared(f"{column.at(k)} holds {value!r:.80}, which is", near)
     return known
 
 
@@ -217,8 +214,7 @@ def _are_numbers(found: dict[Any, Place], numbers: dict[Any, float], section: Da
         raise unfit(column.at(k), none, "that is no target")
     others = [value for value in numbers if value not in set(texts)]
     if not texts:
-        codes = any(isinstance(v, str) and _CODE.fullmatch(v) for v in others)
-        return not codes or any(n != np.rint(n) for n in numbers.values())
+        return not any(map(_is_code, others)) or any(n != np.rint(n) for n in numbers.values())
     if others and section.target != "class":
         odd, among = (others[0], "texts") if len(others) <= len(texts) else (texts[0], "numbers")
         column, k = found[odd]
@@ -227,6 +223,10 @@ def _are_numbers(found: dict[Any, Place], numbers: dict[Any, float], section: Da
             'declare data.labels, or set data.target = "class"'
         )
     return False
+
+
+def _is_code(value: Any) -> bool:
+    return isinstance(value, str) and _CODE.fullmatch(value) is not None
 
 
 def _are_classes(found: dict[Any, Place], numbers: dict[Any, float], section: DataSection) -> bool:
@@ -266,8 +266,7 @@ def _names(found: dict[Any, Place], section: DataSection) -> tuple[str, ...]:
             raise DataError(
                 f"{column.at(k)} holds {name!r:.80}, as where a value is missing; if it is a class, declare data.labels"
             )
-        key = " ".join(unicodedata.normalize("NFKC", str(name)).casefold().split())
-        other = alike.setdefault(key.lstrip("+0") if _PLAIN.fullmatch(key) else key, name)
+        other = alike.setdefault(schema.alike(str(name)), name)
         if other != name:
             first, m = found[other]
             raise DataError(

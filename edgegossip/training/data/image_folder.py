@@ -61,7 +61,6 @@ def locate(section: DataSection, folder: str) -> None:
 def load(section: DataSection, folder: str, board: Board) -> Parts:
     """Look through the pictures. Raises DataError where there is none, and for those that cannot be
     read."""
-    check(section)
     root, form = own_folder("image-folder", folder), Form.of(section)
     parts, classes, skipped = _find(root, section)
     numbers = schema.numbered(f"image-folder in {root}", classes, section) if classes else {}
@@ -166,8 +165,7 @@ def _check_classes(root: Path, parts: list[_Part], classes: list[str], section: 
     labels = schema.class_names(section)
     alike: dict[str, str] = {}
     for name in classes:
-        seen = "".join(c for c in name.casefold() if c.isprintable() and not c.isspace())
-        other = alike.setdefault(seen, name)
+        other = alike.setdefault(schema.alike(name), name)
         if other != name and not (name in labels and other in labels):
             raise DataError(
                 f"{root}: folders {other!r} and {name!r} would be two classes: give them one name (or name both in data.labels)"

@@ -56,7 +56,6 @@ def locate(section: DataSection, folder: str) -> None:
 
 def load(section: DataSection, folder: str, board: Board) -> Parts:
     """Open the files. Raises DataError for what numpy cannot read."""
-    check(section)
     locate(section, folder)
     root = own_folder("npz", folder)
     found: dict[str, NDArray[Any]] = {}

@@ -46,7 +46,7 @@ def overview(section: DataSection, board: Board) -> dict[str, Any]:
         read = train.account()
         tested = {} if data.test is None else data.test.account()
         document |= read | {f"test_{key}": value for key, value in tested.items() if value != read.get(key)}
-        document["ranges"] = _ranges(train, about)
+        document |= _ranges(train, about)
     if isinstance(train, Examples) and about.dtype != "int64":
         sums = schema.Sums.of(train)
         document["count"] = sums.count
@@ -54,7 +54,7 @@ def overview(section: DataSection, board: Board) -> dict[str, Any]:
     return document
 
 
-def _ranges(train: Examples, about: Description) -> dict[str, str]:
+def _ranges(train: Examples, about: Description) -> dict[str, Any]:
     """The least and the largest value of the inputs, by column or channel where these are few, and
     of targets that are values. Of examples that come one at a time, nothing."""
     if isinstance(train, Items):
@@ -62,16 +62,18 @@ def _ranges(train: Examples, about: Description) -> dict[str, str]:
     names = about.columns or tuple(f"channel {k}" for k in range(about.shape[0]))
     if about.dtype == "int64" or len(names) > _CHANNELS or len(names) != about.shape[0]:
         names = ("inputs",)
-    found: dict[str, list[float]] = {}
+    found: dict[str | None, tuple[float, float]] = {}
     for batch in schema.chunks(train):
         parts = np.moveaxis(batch.inputs.reshape(len(batch.inputs), len(names), -1), 1, 0)
-        seen = dict(zip(names, parts, strict=True))
+        seen: dict[str | None, Any] = dict(zip(names, parts, strict=True))
         if about.target == "values" and batch.targets is not None:
-            seen["target"] = batch.targets
+            seen[None] = batch.targets  # an input may be called target
         for name, values in seen.items():
-            low, high = found.get(name, [math.inf, -math.inf])
-            found[name] = [min(low, values.min().item()), max(high, values.max().item())]
-    return {name: f"{low:g} to {high:g}" for name, (low, high) in found.items()}
+            low, high = found.get(name, (math.inf, -math.inf))
+            found[name] = min(low, values.min().item()), max(high, values.max().item())
+    said = {name: f"{low:g} to {high:g}" for name, (low, high) in found.items()}
+    target = {"target_range": said.pop(None)} if None in said else {}
+    return {"ranges": said, **target}
 
 
 def combine(files: Sequence[Path]) -> dict[str, Any]:
@@ -83,19 +85,20 @@ def combine(files: Sequence[Path]) -> dict[str, Any]:
     first = documents[0]
     shaped = ("target_shape",) if first["target"] in ("values", "places") else ()
     for key in ("shape", "dtype", "target", *shaped, "labels", "columns"):
-        for file, other in zip(files, documents, strict=True):
-            ours, theirs = first.get(key), other.get(key)
-            unnamed = key in ("labels", "columns") and not (theirs and ours)
-            if theirs != ours and not unnamed:
+        said = [(file, document.get(key)) for file, document in zip(files, documents, strict=True)]
+        if key in ("labels", "columns"):  # names, which some kinds of files do not have
+            said = [(file, value) for file, value in said if value]
+        for file, theirs in said[1:]:
+            if theirs != said[0][1]:
                 raise DataError(
-                    f"{key} is {ours} in {files[0]} and {theirs} in {file}; boards train together on one kind of data "
+                    f"{key} is {said[0][1]} in {said[0][0]} and {theirs} in {file}; boards train together on one kind of data "
                     "(declare data.labels to give classes one order, data.params.columns for that of columns)"
                 )
     keys: dict[str, Any] = {key: first[key] for key in ("shape", "dtype", "target")}
     if first["target"] == "values":
         keys["target_shape"] = first["target_shape"]
-    if first["labels"]:
-        keys["labels"] = first["labels"]
+    if names := next((document["labels"] for document in documents if document["labels"]), None):
+        keys["labels"] = names
     elif classes := max(int(d["classes"]) for d in documents):
         keys["classes"] = classes
     if all("sum" in d for d in documents):

@@ -62,16 +62,27 @@ def class_names(section: DataSection) -> tuple[str, ...]:
     return names
 
 
+def alike(name: str) -> str:
+    """Return what two names have in common that are hardly meant to be two: capitals, spaces and
+    what cannot be seen do not count, nor the leading zeros of a number."""
+    folded = unicodedata.normalize("NFKC", name).casefold()
+    seen = "".join(c for c in folded if c.isprintable() and not c.isspace())
+    return seen.lstrip("+0") if seen.lstrip("+").isdecimal() else seen
+
+
+def undeclared(what: str, near: str) -> DataError:
+    """Return the error for a class that is not declared. `what` begins its sentence; `near`: what
+    may be meant."""
+    return DataError(f"{what} not one of data.labels{near} (rename it, or add it to data.labels on every board)")
+
+
 def numbered(source: str, found: Sequence[str], section: DataSection) -> dict[str, int]:
     """Return the number of each class by its name: its place in data.labels, or among those found
     when nothing is declared. Raises DataError for a name that is not declared."""
     names = class_names(section) or tuple(sorted(set(found)))
     unknown = next((name for name in found if name not in names), None)
     if unknown is not None:
-        raise DataError(
-            f"{source}: {unknown!r} is not one of data.labels{did_you_mean(unknown, names)} "
-            "(rename it, or add it to data.labels on every board)"
-        )
+        raise undeclared(f"{source}: {unknown!r} is", did_you_mean(unknown, names))
     return {name: k for k, name in enumerate(names)}
 
 

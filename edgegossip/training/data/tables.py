@@ -79,7 +79,6 @@ def locate(section: DataSection, folder: str) -> None:
 
 def load(section: DataSection, folder: str, board: Board) -> Parts:
     """Read the tables. Raises DataError, with file, line and column, for what cannot be read."""
-    check(section)
     root = own_folder(section.name, folder)
     if section.name == "huggingface":
         return _huggingface(root, section)
@@ -123,9 +122,11 @@ def _targets(
 ) -> tuple[list[NDArray[Any] | None], tuple[str, ...]]:
     """The targets of the training and the test table, and the names of classes."""
     width = len(tables[0])
-    if width < 2:
-        found, names = columns.targets([table[0] for table in tables], section) if width else ([], ())
-        return list(found) or [None] * len(tables), names
+    if not width:
+        return [None] * len(tables), ()
+    if width == 1 and (section.target != "labels" or np.ndim(tables[0][0].values) > 1):
+        found, names = columns.targets([table[0] for table in tables], section)
+        return list(found), names
     made = [np.stack([c.float32("values are") for c in table], axis=1) for table in tables]
     if section.target != "labels":
         return list(made), ()

@@ -10,11 +10,11 @@ from click.testing import CliRunner
 
 from edgegossip import recipe as recipes
 from edgegossip.cli.main import cli
-from edgegossip.fleet.launch.preflight import preflight
+from edgegossip.fleet.launch.preflight import check_parts, preflight
 from edgegossip.lab.bench.inputs import in_layout
 from edgegossip.lab.scale import devices
 from edgegossip.lab.scale.devices import SHORT_STEP, SHORT_STEP_S, FleetProfile, LinkProfile, load_fleet
-from edgegossip.lab.scale.plan import plan, plan_text
+from edgegossip.lab.scale.plan import Alternative, plan, plan_text
 from edgegossip.node.spec import default_members
 from edgegossip.training import layout_of
 from edgegossip.types import ConfigError
@@ -84,13 +84,27 @@ def test_two_kinds_of_boards_that_are_equally_slow_limit_a_round_together(gossip
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "instead"), [("dpsgd", ["choco-sgd"]), ("sgp", ["quant-sgp"]), ("choco-sgd", [])]
+    ("algorithm", "instead"),
+    [
+        ("dpsgd", ["choco-sgd"]),
+        ("sgp", ["quant-sgp"]),
+        ("d2", ["choco-sgd"]),
+        ("gt-dsgd", ["motef"]),
+        ("choco-sgd", []),
+        ("deep-squeeze", []),
+    ],
 )
 def test_an_algorithm_that_sends_whole_models_is_not_told_to_make_them_coarse(gossip, algorithm, instead):
     recipe = recipes.with_settings(gossip, {"gossip.algorithm": algorithm})
     settings = plan(recipe, fleet(shared_bits_per_s=1e5))["faster_codec"]["settings"]
     assert [s.removeprefix("gossip.algorithm=") for s in settings if s.startswith("gossip.")] == instead
-    recipes.with_settings(recipe, dict(s.split("=", 1) for s in settings))  # they can be taken
+    check_parts(recipes.with_settings(recipe, dict(s.split("=", 1) for s in settings)), default_members(4))
+
+
+def test_floats_may_be_whole_models(gossip):
+    for codec, told in (("fp32", False), ("fp16", False), ("minmax8", True)):
+        settings = Alternative(codec, None, 8.0, 1.0).settings(gossip)
+        assert any(s.startswith("gossip.algorithm") for s in settings) == told
 
 
 def test_parts_of_every_kind_of_board_add_up(gossip):

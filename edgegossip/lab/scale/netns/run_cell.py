@@ -86,7 +86,7 @@ def run_cell(
         if lost:
             name, why = next(iter(lost.items()))
             raise RunError(f"lost {len(lost)} of {cell.devices} boards, first {name}: {why}")
-        result = _result(cell, folder, scheduler.timings, cores)
+        result = _result(cell, folder, scheduler.timings)
         result["row"] |= {"slower": device.slower, "played": asdict(device)}
         if device.update_s is not None:
             result["row"]["step_s"] = device.update_s / cell.recipe.training.local_steps
@@ -95,7 +95,7 @@ def run_cell(
         folder.close()
 
 
-def _result(cell: Cell, folder: RunFolder, timings: Timings, cores: int) -> dict[str, Any]:
+def _result(cell: Cell, folder: RunFolder, timings: Timings) -> dict[str, Any]:
     data = read_run(folder.path)
     told = summarise(data)
     folder.write_summary(told)
