@@ -513,8 +513,6 @@ class NodeEngine:
             tells_next = frame.kind in _WITHOUT_ROUND and not self.algorithm.asynchronous
             if frame.round - tells_next >= self.rounds:
                 raise PeerError(f"its round {frame.round} is not one of the run's {self.rounds}")
-            if len(frame.body):
-                self._needs_model = False
             if self._catching_up and self._is_far_ahead(frame):
                 if not self.algorithm.asynchronous:
                     self._keep(event)
@@ -524,6 +522,8 @@ class NodeEngine:
         except PeerError as error:
             self._refuse(sender, str(error))
             return
+        if len(frame.body):
+            self._needs_model = False
         self._effects.append(Accepted(event, frame, before, outcome[0]))
         self._advance(outcome)
         if self.stage is Stage.CATCHING_UP and not self._awaits_model():

@@ -173,7 +173,7 @@ class ConvergenceCheck:
             return None
         manner = self.manner()
         # Those that must be equal are so but for what each remembers of the rounds before.
-        shown = innermost if manner == "equal" else lambda algorithm, state: algorithm.model(state)
+        shown = ledger.innermost if manner == "equal" else lambda algorithm, state: algorithm.model(state)
         models = [shown(world.algorithm, n.state) for n in live]
         before, now = spread(self.since), spread(models)
         size = float(np.abs(np.asarray([*models, *self.since], np.float64)).max())
@@ -229,7 +229,7 @@ class ConvergenceCheck:
         if len(live) < n or world.lied:
             return
         audits = [world.algorithm.audit(x.state) for x in live]
-        models = np.asarray([innermost(world.algorithm, x.state) for x in live], np.float64)
+        models = np.asarray([ledger.innermost(world.algorithm, x.state) for x in live], np.float64)
         accounts, moved = world.ledger.accounts, world.restarts or world.adoptions
         if audits[0].finished:
             if moved:
@@ -264,15 +264,6 @@ class ConvergenceCheck:
         plain = not naming.param_of(algorithm, "staleness", 0) and not naming.param_of(algorithm, "momentum", 0)
         news = self.world.states_ahead if schedule.workload == "consensus" else self.world.states
         return schedule.codec.name == "fp32" and plain and not (replicates and news)
-
-
-def innermost(algorithm: Any, state: Any) -> Vec:
-    """Return the model of the algorithm inside all wrappers, float32[n]: what local updates that
-    got through to it have moved."""
-    while (inner := getattr(algorithm, "algorithm", None)) is not None:
-        algorithm, state = inner, state.inner
-    model: Vec = algorithm.model(state)
-    return model
 
 
 def compensates(world: World) -> bool:

@@ -7,25 +7,32 @@ it back to what it was at the checkpoint. Two things change it otherwise: adopti
 model, and a neighbour's disk that was lost: then both ends close the account of the edge, what
 had come in stays (+ seen) and what had gone out is gone (- sent).
 
+Who adopts another's model of push-sum has it times the weight that it had.
+
 Pairwise exchanges keep no totals: there only the sum over all nodes is known, less the halves of
 exchanges that one end has done and the other not yet (`exchanged`), and only while no node has
-gone back to an older state."""
+gone back to an older state. Whoever asked must do its half for the answer to that, and for no other.
+
+Of an outer optimiser the memory is kept here as well, from the models that training was shown and
+those that the algorithm inside came to, by the papers' equations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip.base import Action, Audit, GossipAlgorithm
 from edgegossip.lab.sim.disk import Saved
-from edgegossip.types import LocalUpdate, Vec
+from edgegossip.types import LocalUpdate, Round, Vec
 
 Totals = Mapping[tuple[int, int], tuple[NDArray[np.float64], float]]
 TOLERANCE = 1e-9  # of the largest term
+OUTER_TOLERANCE = 1e-4  # of the largest value: float32's, over some rounds
 FULL = 0.1  # push-sum weight from which on a local update counts in full
 
 
@@ -36,17 +43,25 @@ class Account:
     mass: NDArray[np.float64]  # float64[n]
     weight: float
     incarnations: list[int]  # by peer: which of its incarnations our totals belong to
+    # By peer: session and number of the exchange that is open. What is asked right after a checkpoint
+    # is in that: until the next one the two share it.
+    asked: dict[int, tuple[float, int]] = field(default_factory=dict)
+    memory: tuple[NDArray[np.float64], ...] = ()  # the outer optimiser's; empty: nothing
+    shown: Vec | None = None  # float32[n], to training, in this round
+    round: Round = 0
 
     def copy(self) -> Account:
         """Return a copy that later entries of this one leave alone."""
-        return Account(self.mass, self.weight, list(self.incarnations))
+        return replace(self, incarnations=list(self.incarnations))
 
 
 class Ledger:
     """Keeps the accounts of all nodes. Methods return what is wrong, or None."""
 
-    def __init__(self, nodes: int, values: int) -> None:
-        self._values = values
+    def __init__(self, nodes: int, values: int, algorithm: GossipAlgorithm[Any] | None = None) -> None:
+        self._values, self._algorithm = values, algorithm
+        outer = getattr(algorithm, "optimizer", None)
+        self._outer = None if outer is None or outer.fragments > 1 else outer
         # [peer][node]: until then messages of its gone incarnations come
         self._gone_s = [[0.0] * nodes for _ in range(nodes)]
         self._incarnations = [0] * nodes  # how often each has lost its disk
@@ -83,10 +98,74 @@ class Ledger:
         """Tell whether `peer` has lost its disk since this node opened its account with it."""
         return self.accounts[node].incarnations[peer] != self._incarnations[peer]
 
-    def rebase(self, node: int, audit: Audit) -> None:
+    def rebase(self, node: int, audit: Audit, state: Any = None) -> str | None:
         """Start the node's mass afresh: it took over somebody else's model. Its weight stays."""
         if audit.mass is not None:
             self.accounts[node].mass = books(audit)[0]
+        if state is None or self._algorithm is None:
+            return None
+        self._begin_anew(node, state)
+        if audit.mass is None or audit.finished or audit.weight != audit.mixed or audit.mixed <= FULL:
+            return None  # more has come since
+        x = innermost(self._algorithm, state).astype(np.float64) * audit.mixed
+        off, size = float(np.abs(audit.mass - x).max()), max(1.0, float(np.abs(x).max()))
+        return f"took over a model with a mass that is {off:.3g} off its weight's" if not off <= 1e-5 * size else None
+
+    # -- pairwise exchanges, and an outer optimiser
+
+    def noted(self, node: int) -> Account:
+        """Return what a checkpoint has of the node's account."""
+        account = self.accounts[node]
+        account.asked = dict(account.asked)
+        return account.copy()
+
+    def asks(self, node: int, peer: int, frame: Frame) -> None:
+        """Take note of a request."""
+        if frame.kind is Kind.MODEL and Aux.SETTLED in frame.aux:
+            self.accounts[node].asked[peer] = frame.aux[Aux.SESSION], frame.sequence
+
+    def answered(self, node: int, peer: int, frame: Frame, before: Any, after: Any) -> str | None:
+        """Say whether a node did its half for an answer to another exchange than it asked for."""
+        if frame.kind is not Kind.MODEL or Aux.ANSWER not in frame.aux:
+            return None
+        algorithm, asked = self._algorithm, self.accounts[node].asked.get(peer)
+        moved = innermost(algorithm, before) is not innermost(algorithm, after)
+        if not moved or asked == (frame.aux.get(Aux.SESSION), frame.sequence):
+            return None
+        return f"took in an answer to exchange {frame.sequence} of {peer}, and had asked for {asked}"
+
+    def goes_on(self, node: int, state: Any) -> None:
+        """Begin the rounds of a process: what it trains from is shown anew."""
+        if self._outer is not None and self._algorithm is not None:
+            account = self.accounts[node]
+            account.shown, account.round = self._algorithm.model(state), self._algorithm.round(state)
+
+    def followed(self, node: int, state: Any) -> str | None:
+        """Go on to a state after a round, and say whether its outer optimiser stepped wrongly."""
+        outer, algorithm, account = self._outer, self._algorithm, self.accounts[node]
+        if outer is None or algorithm is None or (round := algorithm.round(state)) == account.round:
+            return None
+        if round != account.round + 1 or account.shown is None:
+            self._begin_anew(node, state)
+            return None
+        before = account.shown.astype(np.float64)
+        d = innermost(algorithm, state) - before
+        zero = np.zeros_like(d)
+        if outer.kind == "adam":
+            m, v = account.memory or (zero, zero)
+            m, v = (b * old + (1.0 - b) * new for b, old, new in zip(outer.betas, (m, v), (d, d * d), strict=True))
+            account.memory, s = (m, v), outer.lr * m / (np.sqrt(v) + outer.epsilon)
+        else:
+            v = outer.momentum * (account.memory[0] if account.memory else zero) + d
+            account.memory, s = (v,), outer.lr * (d + outer.momentum * v if outer.kind == "nesterov" else v)
+        account.shown, account.round = algorithm.model(state), round
+        size = max(1.0, *(float(np.abs(x).max(initial=0.0)) for x in (before, d, s, *account.memory)))
+        off = float(np.abs(account.shown - before - s).max(initial=0.0))
+        return f"the outer step of round {round - 1} is {off:.3g} off" if off > OUTER_TOLERANCE * size else None
+
+    def _begin_anew(self, node: int, state: Any) -> None:
+        self.accounts[node].memory = ()
+        self.goes_on(node, state)
 
     def closed(self, node: int, peer: int, before: Audit, after: Audit, adopts: bool = False) -> None:
         """Follow when the account of an edge is closed: a message of a peer that has lost its
@@ -117,6 +196,15 @@ class Ledger:
             return None
         account = self.accounts[node]
         return _fault(audit, account.mass, account.weight)
+
+
+def innermost(algorithm: Any, state: Any) -> Vec:
+    """Return the model of the algorithm inside all wrappers, float32[n]: what local updates that
+    got through to it have moved."""
+    while (inner := getattr(algorithm, "algorithm", None)) is not None:
+        algorithm, state = inner, state.inner
+    model: Vec = algorithm.model(state)
+    return model
 
 
 def books(audit: Audit) -> tuple[NDArray[np.float64], float]:

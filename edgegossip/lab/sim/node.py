@@ -194,7 +194,7 @@ class Node:
         self.process += 1
         self.since_s = self.world.clock.now
         self.engine = self.world.engine_of(self, self.process > 1)
-        self._carry_out(self.engine.start(self._now_s))
+        self._carry_out(self.engine.start(self.own_s))
         self._loop()
 
     def kill(self) -> None:
@@ -267,7 +267,7 @@ class Node:
         if type(event) is FrameReceived:
             self.handed[event.sender] += 1
         stage = engine.stage
-        effects = engine.handle(event, self._now_s)
+        effects = engine.handle(event, self.own_s)
         if type(event) is FrameReceived and engine.pending:
             self.world.kept(self)
         if engine.stage is not stage:
@@ -279,14 +279,15 @@ class Node:
     # -- timers
 
     @property
-    def _now_s(self) -> float:
+    def own_s(self) -> float:
+        """Return the time on the node's own clock."""
         return self.world.clock.now + self.offset_s
 
     def _set_timer(self, timer: Timer, after_s: float | None) -> None:
         if after_s is None:
             self._timers.pop(timer, None)
         else:
-            self._timers[timer] = self._now_s + after_s
+            self._timers[timer] = self.own_s + after_s
             self._wake_at(self._timers[timer])
 
     def _wake_at(self, own_s: float) -> None:
@@ -309,7 +310,7 @@ class Node:
 
     def _fire(self) -> None:
         """The first timer that is due, if it is still set."""
-        now_s = self._now_s
+        now_s = self.own_s
         due = [(at_s, timer.value, timer) for timer, at_s in self._timers.items() if at_s <= now_s + 1e-9]
         if not due:
             self._due = False

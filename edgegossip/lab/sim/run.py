@@ -495,6 +495,8 @@ class _Run:
         if not world.violations:
             end.mean()
         if not world.violations:
+            world.witness.conclude([n.index for n in live])
+        if not world.violations:
             self.spread = float(convergence.spread([world.algorithm.model(n.state) for n in live]))
             self._last_rounds(live)
 

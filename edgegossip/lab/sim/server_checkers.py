@@ -66,6 +66,7 @@ HELLO_S = 60.0  # how long a board may wait for a second Hello, where the first 
 SLACK_S = 5.0
 NEAR = 1e-4  # how far float32 sums may be from float64's, relative to the largest value
 CODED = 0.9  # of a change of a correction that the codec of the way down may lose, at most
+FAIR = 5.0  # standard deviations; a fair choice is as far off once in 10^6
 FEW, MANY = 2, 64  # rounds that a board is left out: the first time, and at most
 CAUSES_SILENCE = frozenset(
     (
@@ -111,6 +112,8 @@ SERVER_RULES: Mapping[str, str] = {
     "progress": "nobody is waited for beyond what deadlines promise",
     "goodbye": "in the end all boards hear that it is over",
     "failed": "a run fails only for a reason, and says which",
+    "patience": "who does not answer is asked again after twice as long each time",
+    "fair": "no board is chosen more often than others",
     "memory": "a board is asked for one thing at a time, and nothing is kept of those that are gone",
 }
 
@@ -219,6 +222,7 @@ class Ledger:
         self.completed = self.stopped = False
         self.final: Vec | None = None
         self.used_updates = 0
+        self._places = [0.0, 0.0]  # how far boards that were asked stood from the middle of all; its variance
         self._resumed = False
         self._alike: dict[Round, str | None] = {}  # data of those that had joined, when a round was saved
         self._begin(0.0)
@@ -251,6 +255,8 @@ class Ledger:
         self._mark_s = now_s
         self._longest_s = 0.0
         self._given_up: dict[NodeId, int] = {}  # how often a board's answer was
+        self._gave_up_s: dict[NodeId, float] = {}  # after how long, the last time
+        self._unanswered: dict[NodeId, bool] = {}  # whether it has answered nothing since
         self._overdue: dict[int, float] = {}  # questions to be given up, and since when
         self._short_s: float | None = None  # since when there are too few
         self._evaluations: set[Round] = set()
@@ -321,6 +327,7 @@ class Ledger:
             return
         if not sent.works:
             return
+        self._unanswered.pop(sent.question.name, None)
         if not isinstance(answer, Failure):
             self._longest_s = max(self._longest_s, now_s - sent.at_s)
         if self._asking is not None and number in self._asking.numbers and note is not None:
@@ -417,6 +424,7 @@ class Ledger:
         if note.data == "other-layout" or self._differs(name, note.data):
             self._violate("agreement", name, f"joins with {note.data or 'the right data'}")
         self._data[name] = note.data
+        self._unanswered.pop(name, None)
         self._nodes[note.node] = name
         self.up[name] = note.node
         self._lost.discard(name)
@@ -456,6 +464,11 @@ class Ledger:
             self._ignored.update(note.node for _, note in self._joining if note.lie)
         elif "gave up on" in text:
             self._given_up[name] = self._given_up.get(name, 0) + 1
+            before = self._gave_up_s.get(name, 0.0)
+            waited_s = float(re.search(r"has not come for ([0-9.e+]+) s", text)[1])  # type: ignore[index]
+            if self._unanswered.get(name) and waited_s < min(2 * before, PATIENCE[0] * self._plan.deadline_s * 2**6):
+                self._violate("patience", name, f"is given up after {waited_s:g} s, and before after {before:g} s")
+            self._gave_up_s[name], self._unanswered[name] = waited_s, True
         elif re.match("refused (the profile|a late answer)", text) and not (self.lied or text.endswith(AWAY)):
             self._violate("refused", name, text)  # AWAY is no board's own answer
 
@@ -501,8 +514,8 @@ class Ledger:
                         self._check_reason(wish.words.removeprefix(FAILED), now_s)
             elif isinstance(wish, Hello):
                 again = [o.at_s for o in self._open.values() if o.question.address == node]
-                if again and now_s - max(again) < HELLO_S / 2 - 0.01:
-                    self._violate("memory", None, f"board number {node} is sent two Hellos")
+                if again and now_s - max(again) < HELLO_S / 4 * 2 ** len(again) - 0.01:
+                    self._violate("patience", None, f"board number {node} is sent Hello {len(again) + 1} too soon")
             elif idle.get(question.name) != node:
                 state = "there" if self.up.get(question.name) == node else "not there"
                 self._violate("asked", question.name, f"is asked, and is {state}: {self._works(node)}")
@@ -535,6 +548,8 @@ class Ledger:
                 sentence.times, sentence.until = max(0, sentence.times - 1), 0
             trusted = list(idle)
         count = min(self._wanted, len(trusted))
+        if count < len(trusted):
+            self._check_choice(trusted, asked)
         if not set(asked) <= set(trusted):
             self._violate("asked", None, f"round {round} asks {sorted(set(asked) - set(trusted))}, who are left out")
         if len(asked) != count or len(idle) < self._least:
@@ -544,6 +559,15 @@ class Ledger:
         self._check_frames(frames, {name: q.address for name, q in asked.items()})
         self._asking = OpenRound(now_s, {q.number: q.name for q in questions})
         self._refused, self._mark_s = {}, now_s
+
+    def _check_choice(self, trusted: list[NodeId], asked: Mapping[NodeId, Question]) -> None:
+        """Boards at the front are no more often chosen than those at the end."""
+        n, k = len(trusted), len(asked)
+        places = [trusted.index(name) - (n - 1) / 2 for name in asked if name in trusted]
+        self._places[0] += sum(places)
+        self._places[1] += k * (n - k) * (n + 1) / 12  # the variance of such a sum, without repetition
+        if abs(self._places[0]) > FAIR * math.sqrt(self._places[1]):
+            self._violate("fair", None, f"the boards that are asked are {self._places[0]:+.1f} off the middle of all")
 
     def _suspension(self, name: NodeId) -> Suspension:
         return self._suspensions.setdefault(name, Suspension())

@@ -27,6 +27,7 @@ from edgegossip.lab.sim.network import UNFIT, Clock, Decoded, FailureDetector, N
 from edgegossip.lab.sim.node import Node, NodeEnvironment, Packet, Tampered
 from edgegossip.lab.sim.schedule import EQUAL_START, Schedule, Workload, edges, of, view_of
 from edgegossip.lab.sim.trace import describe
+from edgegossip.lab.sim.witness import ROUNDING_S, Witness
 from edgegossip.types import LocalUpdate, Round, Vec
 
 COMPUTE_S = 0.4, 0.8  # what training takes a node
@@ -35,7 +36,6 @@ MOST_ROUNDS = 10**6  # of the run, until it is known how long it is
 # As boards have it, in proportion to rounds that take less than a second; the room is for some
 # dozen frames.
 PATIENCE = Patience(grace_s=1.5, announce_s=2.0, catch_up_s=1.0, return_s=3.0, gone_s=6.0, pending_bytes=64 << 10)
-ROUNDING_S = 1e-6  # of a node's own clock, which may be far from the virtual one
 NEWS_S = 0.2, 1.5  # until members have heard of one that is no neighbour
 STATE = wire.Kind.STATE
 MEMORY_EVERY = (
@@ -97,7 +97,7 @@ class World(NodeEnvironment):
         self.came: set[int] = set()  # nodes that have been there at some time
         self.left: set[int] = set()  # nodes that said goodbye, and have not come back
         self.heard = [0] * n  # messages that arrived at each node's process
-        self._nothing = [False] * n  # which processes came again without a checkpoint
+        self.witness = Witness(schedule, self.algorithm, self.topology, PATIENCE.catch_up_s, self.violate)
         self._fresh_until_s = [0.0] * n  # until when a process that began with nothing must not go on without a model
         self.spoke_s = [0.0] * n  # when a node last said for whom it waits
         self.rounds = MOST_ROUNDS
@@ -106,7 +106,7 @@ class World(NodeEnvironment):
         self.liars: dict[int, list[tuple[str, float]]] = {}  # by node: (kind, share of its messages) while they last
         self.lied: set[int] = set()  # nodes that may have lied at some time
         self.byzantine = Byzantine(of(seed, "byzantine"), view.codec, view.layout, self.limits)
-        self.ledger = Ledger(n, schedule.values)
+        self.ledger = Ledger(n, schedule.values, self.algorithm)
         self._mixed: list[float | None] = [None] * n  # `Audit.mixed` of each node; None: its state has moved on since
         self.quiet = False  # all is well and nobody trains any more
         self.settled = False  # and everybody has caught up
@@ -167,11 +167,7 @@ class World(NodeEnvironment):
         if not self._begun[i] and (self.detector.fits_nobody(i) or self.detector.outvoted(i)):
             self.violate("unfit", i, "begins to train, though it does not fit its neighbours")
         self._begun[i] = True
-        gone = all(self.detector.knows_down(i, j) for j in self.detector.peers[i])
-        if self._nothing[i] and gone and not node.handed.total():
-            self.violate(
-                "alone", i, "trains, though it came again with nothing and nobody is there to take a model from"
-            )
+        self.witness.trains(node, all(self.detector.knows_down(i, j) for j in self.detector.peers[i]))
         local = self.workload.update(i, model, self.quiet)
         self.uneven |= local.lr != self._rates.setdefault(self.algorithm.round(node.state), local.lr)
         return local
@@ -189,11 +185,12 @@ class World(NodeEnvironment):
             self.trace.line(now, i, f"starts {how}, in round {self.algorithm.round(state)}")
         arrives_s = self.network.arrives_s(i)
         self.ledger.booted(i, saved, self.workload.starts[i], node.process > 1, self.listens_s[i], arrives_s)
+        self.ledger.goes_on(i, state)
         self.apart = self.apart or bool(node.engine.down)
         self.round_of[i], self.progress_s[i] = self.algorithm.round(state) - 1, now
         self.models[i] = (model,)
         self._check_state(node, self.algorithm.audit(state))
-        self._nothing[i] = saved is None and node.process > 1
+        self.witness.booted(node, saved is None and node.process > 1)
         self._fresh_until_s[i] = now + PATIENCE.catch_up_s if saved is None else 0.0
 
     @override
@@ -207,6 +204,7 @@ class World(NodeEnvironment):
         if node.given_up:
             self.violate("update", node.index, "used an update of a model that it had given up")
         self.trace.event(self.clock.now, node.index, trace.STEP)
+        self.witness.stepped(node)
         delta = local.delta if self.last_delta is None else self.last_delta.delta
         if delta is not None and delta is not self.workload.still.delta:
             mixed = self._mixed[node.index] if self.name in PUSH_SUM else 1.0
@@ -221,6 +219,8 @@ class World(NodeEnvironment):
         i, to, mark = node.index, self.index[send.to], trace.mark(send.frame)
         if to in self._named[i] and self.detector.unfit(i, to):
             self.violate("unfit", i, f"sends to {to}, which trains something else")
+        self.witness.sent(node, to, send)
+        self.ledger.asks(i, to, send.frame)
         as_bytes = self.by_wire or i in self.liars
         message = self._in_bytes(i, send, mark) if as_bytes else Packet(i, send.frame, "", mark)
         fate = self.network.send(i, to, message)
@@ -243,6 +243,9 @@ class World(NodeEnvironment):
             self.states_ahead += frame.round > self.algorithm.round(old) + 1
         if self.trace.say is not None:
             self.trace.line(self.clock.now, i, f"<- {sender}: {describe(frame)}")
+        self.witness.received(node, sender, accepted)
+        if self.algorithm.asynchronous and (fault := ledger.answered(i, sender, frame, old, new)):
+            self.violate("ledger", i, fault)
         if not (ledger.disks_lost or lie):
             return
         owes = ledger.owes(i, sender)
@@ -311,6 +314,10 @@ class World(NodeEnvironment):
         audit = self.algorithm.audit(state)
         if fault := self._left_out(i, done.round, audit):
             self.violate("left-out", i, fault)
+        if fault := self.ledger.followed(i, state):
+            self.violate("outer", i, fault)
+        if self.settled and not self.algorithm.listens:
+            self.witness.mixed(i, done.round, audit, lambda j: j not in self.lied and self.detector.connected(i, j))
         self.round_of[i], self.progress_s[i] = done.round, now
         self.models[i] = (*self.models[i][-self.schedule.nodes :], model)
         self._check_state(node, audit)
@@ -324,12 +331,15 @@ class World(NodeEnvironment):
     @override
     def checkpoint(self, node: Node, state: Any) -> None:
         self._mixed[node.index] = None
-        node.disk.write(Saved(state, self.algorithm.round(state), self.ledger.accounts[node.index].copy()))
+        if fault := self.ledger.followed(node.index, state):
+            self.violate("outer", node.index, fault)
+        node.disk.write(Saved(state, self.algorithm.round(state), self.ledger.noted(node.index)))
 
     @override
     def logged(self, node: Node, line: Log) -> None:
         if self.trace.say is not None:
             self.trace.line(self.clock.now, node.index, line.text)
+        self.witness.said(node, line, self.index.get(line.fields.get("peer", "")) in self.lied, self.clock.now)
         if line.event == "waiting":
             self.spoke_s[node.index] = self.clock.now
         if line.event == "disagrees":
@@ -349,7 +359,9 @@ class World(NodeEnvironment):
         self._fresh_until_s[node.index] = 0.0
         self._check_led(node.index, round)
         self.progress_s[node.index] = self.clock.now
-        self.ledger.rebase(node.index, self.algorithm.audit(action.state))
+        self.witness.adopted(node)
+        if fault := self.ledger.rebase(node.index, self.algorithm.audit(action.state), action.state):
+            self.violate("ledger", node.index, fault)
 
     @override
     def finished(self, node: Node) -> None:
@@ -451,6 +463,8 @@ class World(NodeEnvironment):
                 self.violate("unfit", i, f"does not say that {unnamed} train something else")
         if fault := checkers.frames_fault(node.handed, node.accepted, node.dropped, node.refused, node.engine.pending):
             self.violate("frames", i, fault)
+        if not node.paused:
+            self.witness.look(node, self.clock.now)
         waits = node.engine.stage in (Stage.JOINING, Stage.ALONE, Stage.EXCHANGING) and not node.paused
         silent_s = self.clock.now - max(node.since_s, self.spoke_s[i])
         if waits and silent_s > 2 * PATIENCE.announce_s + 1.0:
@@ -580,6 +594,7 @@ class World(NodeEnvironment):
         self.trace.event(self.clock.now, index, trace.CRASH)
         self.trace.line(self.clock.now, index, why)
         node.kill()
+        self.witness.broken_s = min(self.witness.broken_s, self.clock.now)
         if left:
             self.left.add(index)
         self.detector.node_changed(index)

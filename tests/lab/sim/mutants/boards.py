@@ -289,4 +289,26 @@ MUTANTS = (
         ROUNDS,
         (Edit(ENGINE + "_receive", "frame.round - tells_next >=", "frame.round >="),),
     ),
+    # -- what only a witness sees
+    Mutant(
+        "hello-taken-for-a-model",
+        "a board that has nothing takes a greeting for somebody's model, and trains alone",
+        ("choco-sgd", "sgp"),
+        (Edit(ENGINE + "_receive", "if len(frame.body):", "if True:"),),
+        {"nodes": 2, "faults": "empty-disk=2,crash=3,loss=0.4"},
+    ),
+    Mutant(
+        "refused-peer-counted",
+        "a peer whose message was refused counts as there all the same",
+        ROUNDS,
+        (Edit(ENGINE + "_refuse", "self._set_down(self.down | {sender})", "pass"),),
+        {"faults": "byzantine-nan=0.3@0-4:1"},
+    ),
+    Mutant(
+        "refused-peer-back",
+        "a peer whose message was refused counts as there once the transport says that it is back",
+        ROUNDS,
+        (Edit(ENGINE + "_peer_changed", "elif peer not in self._refused:", "else:"),),
+        {"nodes": 3, "topology": "complete", "faults": "byzantine-nan=0.5@0-6:1,flapping=0.5@0-6:0+1"},
+    ),
 )

@@ -345,4 +345,18 @@ sent[key] = total""",
             "later. tests/gossip compare the models with DiLoCo's."
         ),
     ),
+    Mutant(
+        "adopted-without-its-weight",
+        "a model that is taken over is taken for the mass, whatever the weight is",
+        PUSH_SUM,
+        (Edit(PUSH + "Push.abandon", "m.u * model.astype(np.float64)", "model.astype(np.float64)"),),
+        {"faults": "all,newcomer", "nodes": 4},
+    ),
+    Mutant(
+        "outer-step-from-the-old-model",
+        "after a restart the outer optimiser takes the way of two rounds for that of one",
+        ("dpsgd+outer-nesterov", "choco-sgd+outer-heavy-ball"),
+        (Edit(OUTER + "resume", "return replace(s, x=_with(s.x, span, self.model(s)[span]))", "return s"),),
+        {"faults": "crash=3", "workload": "quadratic"},
+    ),
 )

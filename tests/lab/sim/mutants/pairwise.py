@@ -94,4 +94,25 @@ MUTANTS = (
         (Edit(ADPSGD + "AdPsgd.step", "x=s.x + local.delta,", "x=s.x,"),),
         {"workload": "quadratic"},
     ),
+    Mutant(
+        "answer-to-another-process",
+        "an answer to an exchange of an earlier process ends one of this one's",
+        ("ad-psgd",),
+        (Edit(ADPSGD + "Begun.is_meant", "return same_process and", "return"),),
+        {"faults": "old-checkpoint=3,delay=3,replay=0.3", "nodes": 3},
+    ),
+    Mutant(
+        "session-of-a-request-not-compared",
+        "a request of another process is taken for the one that was answered",
+        ("ad-psgd",),
+        (Edit(ADPSGD + "_find", "if t.session == session", "if True"),),
+        {"faults": "empty-disk=3,crash=2", "nodes": 3},
+    ),
+    Mutant(
+        "the-first-is-asked",
+        "always the first of those who are up is asked, not one at random",
+        ("ad-psgd",),
+        (Edit(ADPSGD + "AdPsgd._begin", "derive_key(s.view.seed, s.index, s.round, _PEER) % len(peers)", "0"),),
+        {"topology": "complete"},
+    ),
 )

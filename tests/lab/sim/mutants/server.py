@@ -520,4 +520,25 @@ MUTANTS = (
         (Edit(ENGINE + "_joined", "if answer.problem:", "if False:"),),
         options("other-layout@1-6:1"),
     ),
+    Mutant(
+        "server-greets-without-end",
+        "a board that does not answer is greeted as often as ever",
+        GOSSIP,
+        (Edit("edgegossip.engine.server:_next_hello_s", "HELLO_S * 2 ** (len(unanswered) - 1)", "HELLO_S"),),
+        options("loss=0.9@0-150", "min_nodes=4,return_s=120,join_s=120", rounds=6),
+    ),
+    Mutant(
+        "server-gives-up-as-soon-again",
+        "a board whose answer was given up gets no more time for the next one",
+        GOSSIP,
+        (Edit(ENGINE + "_give_up", "2 ** min(member.overdue, MOST_OVERDUE)", "1"),),
+        options("hang=3,hang=1@0-200:0", "deadline_s=1,quorum=1", rounds=12),
+    ),
+    Mutant(
+        "server-asks-the-first",
+        "of the boards that are idle always the first are asked",
+        GOSSIP,
+        (Edit("edgegossip.engine.server_boards:sample", "sorted(chosen)", "range(count)"),),
+        options("none", "fraction=0.5", nodes=10, rounds=10),
+    ),
 )
