@@ -69,6 +69,7 @@ RULES: Mapping[str, str] = {
     "shut-out": "no honest board is shut out for good; a refused one is neither counted nor sent to",
     "blame": "who is said to be silent, or its message lost, is",
     "fair": "nobody among those who are up is chosen more often than others",
+    "rates": "no link is taken to be slower than it ever was",
     "outer": "an outer optimiser steps as its paper says, after a restart too",
     "consensus": "once all is well, the nodes agree",
     "mean": "what they agree on is the mean, where it is conserved",

@@ -156,6 +156,8 @@ class ConvergenceCheck:
         exact = world.schedule.codec.name == "fp32"
         if name == "parallel-sgd":
             return "equal"
+        if world.robust:
+            return "bounded"
         if naming.OUTER in world.schedule.algorithm.name:
             return "shrinks" if exact else "bounded"
         staleness, quorum = naming.param_of(algorithm, "staleness", 0), naming.param_of(algorithm, "quorum", 1.0)
@@ -259,7 +261,7 @@ class ConvergenceCheck:
         tracking sum to zero, but times a learning rate only where all have the same. Where
         exchanges overlap, what waits for one is in the account already."""
         schedule, algorithm = self.world.schedule, self.world.algorithm
-        if algorithm.listens or (self.world.uneven and algorithm.bodies > 1):
+        if algorithm.listens or self.world.robust or (self.world.uneven and algorithm.bodies > 1):
             return False
         plain = not naming.param_of(algorithm, "staleness", 0) and not naming.param_of(algorithm, "momentum", 0)
         news = self.world.states_ahead if schedule.workload == "consensus" else self.world.states

@@ -89,6 +89,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 "the process dies and comes back with nothing on its disk when the others are far ahead",
                 share=0.06,
             ),
+            Kind("full-disk", "node", "checkpoints are not written while its disk is full"),
+            Kind("slow-disk", "node", "a checkpoint is on its disk only so many seconds later", 0.5, 5.0, "s"),
+            Kind("deaf", "node", "what is sent to the node is lost, though all seems to be well"),
             Kind("pause", "node", "the process stands still, then goes on as if nothing had happened"),
             Kind("clock-jump", "node", "the node's clock jumps by so many seconds", -4.0, 20.0, "s"),
             Kind("late-join", "node", "the node comes only then; the others start without it"),
@@ -187,6 +190,7 @@ SERVER_KINDS: Mapping[str, Kind] = MappingProxyType(  # of server runs: nodes ar
 EVERY_KIND: Mapping[str, Kind] = MappingProxyType({**SERVER_KINDS, **KINDS})
 BYZANTINE = frozenset(k for k in EVERY_KIND if k.startswith("byzantine"))
 CRASHES = ("crash", "old-checkpoint", "empty-disk", "torn-write", "lost-write", "newcomer")
+LONG, PAUSE_S = 0.3, (4.0, 12.0)  # share of pauses that last beyond deadlines
 FEW = 5  # nodes, up to which nobody is ahead of another for many rounds
 AWAY_S = 0.8  # that a round takes while a newcomer is away, at most
 ENDLESS = frozenset({"clock-jump", "leave", "stop"})  # they happen at once; their end is none
@@ -256,7 +260,7 @@ def draw(
     """Draw the faults of one schedule of `nodes` nodes with these (sender, receiver) edges.
 
     All of them are over after `seconds`, but for newcomers, who stay away for as long as it
-    takes the others to get far ahead. Of those of `all` only what can do something to
+    takes the others to get far ahead, and long pauses. Of those of `all` only what can do something to
     `algorithm` is drawn, if it is said. Raises ConfigError when an exact one names a node that
     is not there."""
     links, kinds = sorted(set(edges)), spec.kinds
@@ -327,6 +331,8 @@ def _one(
     elif kind.scope == "side":
         where = tuple(sorted(_sample(rng, tuple(range(nodes)), 1 + int(rng.random() * (nodes - 1)))))
     end = min(start + length, seconds)
+    if kind.name == "pause" and rng.random() < LONG:
+        end = start + PAUSE_S[0] + (PAUSE_S[1] - PAUSE_S[0]) * length / seconds
     if kind.name == "newcomer" and nodes <= FEW:
         end = start + (nodes + 2 + 8 * length / seconds) * AWAY_S
     return Fault(kind.name, round(start, 2), round(end, 2), round(strength, 2), where)

@@ -127,6 +127,11 @@ def algorithm_of(named: Named) -> GossipAlgorithm[Any]:
     return with_momentum(algorithm, kind, factor) if plus else algorithm
 
 
+def streams(algorithm: Any) -> bool:
+    """Tell whether exchanges overlap, or are of fragments."""
+    return bool(algorithm.listens and not algorithm.asynchronous) or param_of(algorithm, "fragments", 1) > 1
+
+
 def param_of(algorithm: Any, name: str, default: float) -> float:
     """Return a parameter of an algorithm, of the scheme that it runs or of the algorithm inside
     a wrapper."""

@@ -98,6 +98,7 @@ class Network:
         self._last = [0.0] * (nodes * nodes)  # when an edge's latest message arrives
         self._out_of_order: dict[int, float] = {}  # the same of those that are overtaken or come again
         self.delay, self.loss, self.duplication, self.reorder, self.replay = 0.0, 0.0, 0.0, 0.0, 0.0
+        self.deaf: Counter[int] = Counter()  # by receiver: faults that keep everything from it
         self._cuts: dict[int, list[str]] = {}  # by edge: the kinds of faults that cut it
         self._slow: dict[int, float] = {}
         self.through_s = 0.0  # when everything that queued at links while they were slow has come through
@@ -110,6 +111,9 @@ class Network:
             kind = self._cuts[edge][-1]
             self._seen[kind] += 1
             return f"cut ({kind})"
+        if self.deaf and receiver in self.deaf:
+            self._seen["deaf"] += 1
+            return "lost (deaf)"
         if self.loss and random() < self.loss:
             self._seen["loss"] += 1
             return "lost (loss)"

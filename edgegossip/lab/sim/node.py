@@ -52,6 +52,7 @@ class Packet(NamedTuple):
     data: bytes | wire.Frame  # as bytes, or as it is where nobody tampered with it
     lie: str = ""
     mark: float = 0.0  # a checksum
+    handed: list[tuple[int, float, int]] | None = None  # where it is to be acknowledged: process, when, bytes
 
 
 class Tampered(bytes):

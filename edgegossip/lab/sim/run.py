@@ -218,6 +218,27 @@ class FaultInjector:
         world.detector.node_changed(i)
         node.unpause()
 
+    def _deaf(self, fault: Fault) -> None:
+        self._world.network.deaf[fault.nodes[0]] += 1
+        self._world.clock.at(fault.end, self._hears, fault.nodes[0])
+
+    def _hears(self, i: int) -> None:
+        self._world.network.deaf -= Counter([i])
+
+    def _full_disk(self, fault: Fault) -> None:
+        self._world.seen[fault.kind] += 1
+        self._fill(fault, 1)
+        self._world.clock.at(fault.end, self._fill, fault, -1)
+
+    def _fill(self, fault: Fault, more: int) -> None:
+        self._world.nodes[fault.nodes[0]].disk.full += more
+
+    def _slow_disk(self, fault: Fault) -> None:
+        self._world.seen[fault.kind] += 1
+        disk = self._world.nodes[fault.nodes[0]].disk
+        disk.slow_s = fault.strength
+        self._world.clock.at(fault.end, setattr, disk, "slow_s", 0.0)
+
     def _clock_jump(self, fault: Fault) -> None:
         world, (i,) = self._world, fault.nodes
         if world.nodes[i].up:

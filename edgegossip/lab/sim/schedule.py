@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from edgegossip import gossip
+from edgegossip import codecs, gossip
 from edgegossip.choices import unknown
+from edgegossip.codecs import auto
 from edgegossip.gossip import topologies
 from edgegossip.gossip.averaging import default_eta
 from edgegossip.gossip.base import NodeView, Topology
@@ -50,7 +51,10 @@ CODECS = (
     Named.of("topk", {"ratio": 0.25}),
     Named("elastiquant"),
     Named("fp16"),
+    Named("auto"),
 )
+MALICIOUS = 0.15  # share of the schedules whose mixing bears one liar, where it can
+STREAMS = 0.4  # share of those with an outer optimiser that overlap, or exchange fragments
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,8 @@ def draw(seed: int, options: Options) -> Schedule:
     codec = options.codec or pick(seed, "codec", CODECS)
     nodes = options.nodes or _nodes(seed, options.topology)
     algorithm = _algorithm(seed, options, codec, nodes)
+    if options.codec is None and not _rate_may_be_left(algorithm, codec):
+        codec = CODECS[0]
     topology = options.topology or _fitting(seed, algorithm, codec, nodes, options.values)
     for each in options.algorithms or (algorithm,) if options.topology else ():
         if fault := unfit(each, topology, codec, nodes, options.values):
@@ -171,11 +177,23 @@ def _algorithm(seed: int, options: Options, codec: Named, nodes: int) -> Named:
     if options.algorithms is not None:
         return pick(seed, "algorithm", options.algorithms)
     algorithm = with_params(seed, pick(seed, "algorithm", every_algorithm()), codec)
+    algorithm = _robust(seed, algorithm, codec, nodes, options)
     where = options.topology
     if where is None or fits(algorithm, where, codec, nodes, options.values):
         return algorithm
     able = [a for a in every_algorithm() if fits(a, where, codec, nodes, options.values)]
     return pick(seed, "algorithm", able) if able else algorithm
+
+
+def _robust(seed: int, algorithm: Named, codec: Named, nodes: int, options: Options) -> Named:
+    """Mix now and then so that a liar is borne, where that can be."""
+    rng = of(seed, "robust")
+    if rng.random() >= MALICIOUS or "outer_fragments" in algorithm.values:
+        return algorithm
+    rule = ("nearest", "clip")[int(rng.random() * 2)]
+    robust = Named.of(algorithm.name, {**algorithm.values, "malicious_nodes": 1, "malicious_rule": rule})
+    where = options.topology or Named("complete")
+    return robust if fits(robust, where, codec, nodes, options.values) else algorithm
 
 
 def of(seed: int, what: str) -> Random:
@@ -200,12 +218,13 @@ def every_algorithm() -> tuple[Named, ...]:
     plain = gossip.names()
     momenta = [f"{n}+{m}" for n in plain for m in MOMENTA if m != "none"]
     outers = [f"{n}+{naming.OUTER}{kind}" for n in plain for kind in OPTIMIZERS]
-    return tuple(Named(n) for n in (*plain, *plain, *momenta, *filter(_is_algorithm, outers)))
+    every = map(Named, (*plain, *plain, *momenta, *outers))
+    return tuple(named for named in every if naming.OUTER not in named.name or _is_algorithm(named))
 
 
-def _is_algorithm(name: str) -> bool:
+def _is_algorithm(named: Named) -> bool:
     try:
-        naming.algorithm_of(Named(name))
+        naming.algorithm_of(named)
     except ConfigError:
         return False
     return True
@@ -224,7 +243,17 @@ def with_params(seed: int, algorithm: Named, codec: Named) -> Named:
             continue  # extrapolating from old news (2 x_t - x_(t-1)) has no reason to converge, and does not
         if drawn < share and takes(name, key, value):
             params[key] = min(value, _largest_eta(name, codec)) if key == "eta" else value
+    if naming.OUTER in algorithm.name:
+        params |= _streams(rng, algorithm)
     return Named.of(algorithm.name, {**algorithm.values, **params})
+
+
+def _streams(rng: Random, algorithm: Named) -> dict[str, Any]:
+    """Overlap an outer optimiser's exchanges, or have them be of fragments, where it can."""
+    ways: tuple[dict[str, Any], ...] = ({"outer_overlap": True}, {"outer_fragments": 2})
+    way = {**ways[int(rng.random() * len(ways))], "outer_momentum": 0.3}
+    able = rng.random() < STREAMS and _is_algorithm(Named.of(algorithm.name, way))
+    return way if able else {}
 
 
 @lru_cache(maxsize=1024)
@@ -276,11 +305,19 @@ def fits(algorithm: Named, topology: Named, codec: Named, nodes: int, values: in
 def unfit(algorithm: Named, topology: Named, codec: Named, nodes: int, values: int) -> str | None:
     """Say why the algorithm does not take the topology; None where it does."""
     try:
+        if not _rate_may_be_left(algorithm, codec):
+            return f"the codec auto does not go with {algorithm}, whose rounds do not wait for one message each"
         view = view_of(naming.topology_of(topology, nodes), codec, nodes, values)
         naming.algorithm_of(algorithm).init(np.zeros(values, np.float32), view)
     except ConfigError as error:
         return str(error)
     return None
+
+
+def _rate_may_be_left(algorithm: Named, codec: Named) -> bool:
+    """Tell whether the codec is none whose rate the engine chooses, or it can."""
+    built = naming.algorithm_of(algorithm)
+    return codec.name != "auto" or not (built.asynchronous or built.bodies > 1 or naming.streams(built))
 
 
 def layout_of(values: int) -> Layout:
@@ -292,19 +329,30 @@ def layout_of(values: int) -> Layout:
 
 
 def view_of(
-    topology: Topology, codec: Named, nodes: int, values: int, seed: int = 0, deadline_s: float = 2.0
+    topology: Topology,
+    codec: Named,
+    nodes: int,
+    values: int,
+    seed: int = 0,
+    deadline_s: float = 2.0,
+    repaired: bool = False,
 ) -> NodeView:
-    """Make the view of node 0."""
+    """Make the view of node 0. `repaired`: the algorithm's messages make up for what one loses,
+    which decides what `auto` is."""
     members = tuple(naming.member_names(nodes))
     run_id = seed.to_bytes(16, "big", signed=True)
     layout = layout_of(values)
-    return NodeView(members[0], members, topology, layout, naming.codec_of(codec), run_id, seed, deadline_s)
+    made = naming.codec_of(codec)
+    if codecs.leaves_rate(made):
+        made = auto.for_scheme(made, repaired)
+    return NodeView(members[0], members, topology, layout, made, run_id, seed, deadline_s)
 
 
 EQUAL_START = frozenset({"bagua-lp", "parallel-sgd"})  # algorithms whose definition starts from one model on all nodes
 WORKLOADS = ("quadratic", "quadratic-alike", "consensus")
 DRAWN_WORKLOADS = ("quadratic", *("quadratic-alike",) * 4, "consensus", "consensus", "consensus")
 LEARNING_RATE = 0.1
+UNEVEN = 0.3  # share of the schedules in which nodes have learning rates and numbers of steps of their own
 
 
 def check_workload(name: str) -> None:
@@ -326,9 +374,16 @@ class Workload:
         self._pull = -LEARNING_RATE * rng.uniform(0.5, 1.5, (nodes, values)).astype(np.float32)  # -lr A_i
         self._optimum = rng.normal(1.0, 1.0, (nodes, values)).astype(np.float32)
         self.still = LocalUpdate(np.zeros(values, np.float32), 0.0, 0.0, 1, 1)  # changes nothing
+        chance = of(seed, "steps").random
+        uneven = chance() < UNEVEN
+        self._steps = [1 + int(3 * chance()) if uneven else 1 for _ in range(nodes)]
+        self._rates = [0.5 + chance() if uneven else 1.0 for _ in range(nodes)]  # times LEARNING_RATE
 
     def update(self, node: int, z: Vec, quiet: bool) -> LocalUpdate:
         """Return one round's training at z; none when quiet."""
         if quiet or not self.trains:
             return self.still
-        return LocalUpdate((z - self._optimum[node]) * self._pull[node], LEARNING_RATE, 1.0, 1, 1)
+        steps, rate, x = self._steps[node], np.float32(self._rates[node]), z
+        for _ in range(steps):
+            x = x + rate * ((x - self._optimum[node]) * self._pull[node])
+        return LocalUpdate(x - z, LEARNING_RATE * float(rate), 1.0, 1, steps)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from edgegossip.engine.events import Accepted, Log
+from edgegossip.engine.events import Accepted, Arrived, Log
 from edgegossip.engine.node import Stage
 from edgegossip.frame import Aux, Kind
 from edgegossip.gossip.base import Audit, GossipAlgorithm, Send, Topology
@@ -41,6 +41,7 @@ class Seen:
     offered_in: Round = -1
     stepped_s: float = math.inf  # on its own clock: when its update was used
     asked: dict[int, tuple[float, int]] = field(default_factory=dict)  # by peer: the last exchange begun
+    links: dict[str, tuple[float, float]] = field(default_factory=dict)  # when busy until, slowest bytes/s seen
     nothing: bool = False  # it came again without a checkpoint, and has got nobody's values
 
 
@@ -151,6 +152,21 @@ class Witness:
                 return "it has taken it in"
             return "" if max(rounds, default=-1) > round else "no later one came"
         return ""
+
+    def arrived(self, sender: int, arrived: Arrived) -> None:
+        """One of its messages is acknowledged. What waited for the one before it took no time of its
+        link."""
+        peer, size, start_s, end_s = arrived
+        until_s, slowest = self._seen[sender].links.get(peer, (-math.inf, math.inf))
+        took_s = max(end_s - max(start_s, until_s), 1e-6)
+        self._seen[sender].links[peer] = end_s, min(slowest, size / took_s)
+
+    def rated(self, node: Node, figures: Mapping[str, float]) -> None:
+        """It says how fast its links are."""
+        for peer, (_, slowest) in self._seen[node.index].links.items():
+            if (said := figures.get(f"rate/{peer}_mbit", math.inf)) < 8e-6 * slowest * (1.0 - 1e-6):
+                text = f"takes the link to {peer} for one of {said:.3g} Mbit/s, and never saw it below {8e-6 * slowest:.3g}"
+                self._violate("rates", node.index, text)
 
     # -- what must be so at any time, and in the end
 

@@ -13,11 +13,12 @@ from typing import Any
 from typing_extensions import override
 
 from edgegossip import frame as wire
-from edgegossip.engine.events import Accepted, Adopted, Effect, Log, MemberNews, PeerDown, PeerUp, RoundEnded, Timer
+from edgegossip.codecs import leaves_rate
+from edgegossip.engine.events import Accepted, Adopted, Arrived, Effect, Log, MemberNews, PeerDown, PeerUp, RoundEnded, Timer
 from edgegossip.engine.events import FrameReceived as Received
 from edgegossip.engine.joining import Patience, RemoteMembers
 from edgegossip.engine.node import NodeConfig, NodeEngine, Stage
-from edgegossip.gossip.base import Audit, GossipAlgorithm, Send
+from edgegossip.gossip.base import Audit, GossipAlgorithm, Says, Send
 from edgegossip.lab.sim import checkers, naming, trace
 from edgegossip.lab.sim.byzantine import Byzantine, flood
 from edgegossip.lab.sim.checkers import Violation
@@ -61,15 +62,18 @@ class World(NodeEnvironment):
         self.schedule, self.clock, self.trace = schedule, Clock(), trace.Trace(say)
         self.algorithm, self.last_delta = spied(algorithm)
         self.topology = naming.topology_of(schedule.topology, n)
-        view = view_of(self.topology, schedule.codec, n, schedule.values, seed, schedule.deadline_s)
+        repaired = self.algorithm.says is Says.REPAIRED
+        view = view_of(self.topology, schedule.codec, n, schedule.values, seed, schedule.deadline_s, repaired)
+        self._rated = leaves_rate(view.codec)
         self.by_wire = schedule.by_wire
-        if not self.by_wire:
+        if not (self.by_wire or self._rated):
             view = replace(view, codec=Decoded(view.codec))
         self.limits = wire.Limits.of(view.layout, algorithm.bodies)
         self.name, plus, _ = algorithm.name.partition("+")
         self.plain = not plus
         self.patient = naming.param_of(algorithm, "quorum", 1.0) >= 1.0  # whether rounds wait for everybody
         self.workload = Workload(schedule.workload, n, schedule.values, seed, self.name in EQUAL_START)
+        self.robust = naming.param_of(algorithm, "malicious", 0) > 0  # whom it leaves out differs from round to round
         averages = self.name in ROW_MIXING | PUSH_SUM and schedule.codec.name == "fp32" and not self.workload.trains
         averages = averages and naming.OUTER not in algorithm.name  # momentum overshoots
         self.hull = checkers.Hull.of(self.workload.starts) if averages else None
@@ -107,6 +111,7 @@ class World(NodeEnvironment):
         self.lied: set[int] = set()  # nodes that may have lied at some time
         self.byzantine = Byzantine(of(seed, "byzantine"), view.codec, view.layout, self.limits)
         self.ledger = Ledger(n, schedule.values, self.algorithm)
+        self._durable_s = [0.0] * n  # when a node's latest checkpoint is on its disk
         self._mixed: list[float | None] = [None] * n  # `Audit.mixed` of each node; None: its state has moved on since
         self.quiet = False  # all is well and nobody trains any more
         self.settled = False  # and everybody has caught up
@@ -122,7 +127,8 @@ class World(NodeEnvironment):
         self.suspicions = self.departures = self.adoptions = self.restarts = self.states = 0
         self.listens_s = [0.0] * n  # since when messages for a node's process are not lost
         self.apart = False  # whether somebody began without one of its neighbours
-        self._rates: dict[Round, float] = {}  # learning rate of each round, of whoever trained in it first
+        # Learning rate and steps of each round, of whoever trained in it first.
+        self._rates: dict[Round, tuple[float, int]] = {}
         self.uneven = False  # whether somebody had another one in the same round
         self.states_ahead = 0  # of them, those of a later round than the one that they ended at the receiver
         self._most = [checkers.pending_limit(self.topology, i, algorithm, self.limits.max_body_bytes) for i in range(n)]
@@ -169,7 +175,8 @@ class World(NodeEnvironment):
         self._begun[i] = True
         self.witness.trains(node, all(self.detector.knows_down(i, j) for j in self.detector.peers[i]))
         local = self.workload.update(i, model, self.quiet)
-        self.uneven |= local.lr != self._rates.setdefault(self.algorithm.round(node.state), local.lr)
+        how = local.lr, local.steps
+        self.uneven |= how != self._rates.setdefault(self.algorithm.round(node.state), how)
         return local
 
     # -- what nodes tell
@@ -223,6 +230,8 @@ class World(NodeEnvironment):
         self.ledger.asks(i, to, send.frame)
         as_bytes = self.by_wire or i in self.liars
         message = self._in_bytes(i, send, mark) if as_bytes else Packet(i, send.frame, "", mark)
+        if self._rated and len(send.frame.body):
+            message = message._replace(handed=[(node.process, self.clock.now, len(send.frame.body))])
         fate = self.network.send(i, to, message)
         if self.trace.say is not None:
             extra = (f", tampered with: {message.lie}" if message.lie else "") + (f", {fate}" if fate else "")
@@ -316,7 +325,8 @@ class World(NodeEnvironment):
             self.violate("left-out", i, fault)
         if fault := self.ledger.followed(i, state):
             self.violate("outer", i, fault)
-        if self.settled and not self.algorithm.listens:
+        self.witness.rated(node, ended.rates)
+        if self.settled and not (self.algorithm.listens or self.robust):
             self.witness.mixed(i, done.round, audit, lambda j: j not in self.lied and self.detector.connected(i, j))
         self.round_of[i], self.progress_s[i] = done.round, now
         self.models[i] = (*self.models[i][-self.schedule.nodes :], model)
@@ -333,7 +343,17 @@ class World(NodeEnvironment):
         self._mixed[node.index] = None
         if fault := self.ledger.followed(node.index, state):
             self.violate("outer", node.index, fault)
-        node.disk.write(Saved(state, self.algorithm.round(state), self.ledger.noted(node.index)))
+        saved = Saved(state, self.algorithm.round(state), self.ledger.noted(node.index))
+        when = self._durable_s[node.index] = max(self.clock.now + node.disk.slow_s, self._durable_s[node.index])
+        if when > self.clock.now:
+            self.clock.at(when, self._written, node, node.process, saved)
+        else:
+            self._written(node, node.process, saved)
+
+    @staticmethod
+    def _written(node: Node, process: int, saved: Saved) -> None:
+        if node.up and node.process == process and not node.disk.full:
+            node.disk.write(saved)
 
     @override
     def logged(self, node: Node, line: Log) -> None:
@@ -438,7 +458,7 @@ class World(NodeEnvironment):
     def _left_out(self, i: int, round: Round, audit: Audit) -> str | None:
         """Whom a mixing left out, though all is well and everybody is waited for. Where exchanges
         overlap, the last mixing is of a round before; whom it went on without is logged."""
-        if not (self.settled and self.patient and audit.row) or self.algorithm.listens:
+        if not (self.settled and self.patient and audit.row) or self.algorithm.listens or self.robust:
             return None
         row = audit.row
         senders = self.topology.neighbours(i, round).in_
@@ -518,7 +538,16 @@ class World(NodeEnvironment):
             return
         self.trace.event(self.clock.now, receiver, trace.DELIVER, packet.mark)
         self.heard[receiver] += 1
+        if packet.handed:  # acknowledged once, however often it comes
+            self._acknowledged(packet.sender, receiver, *packet.handed.pop())
         node.take(Received(node.view.members[packet.sender], packet.data))
+
+    def _acknowledged(self, sender: int, receiver: int, process: int, start_s: float, size: int) -> None:
+        node = self.nodes[sender]
+        if node.up and node.process == process:
+            arrived = Arrived(self.nodes[receiver].view.node, size, start_s, self.clock.now)
+            self.witness.arrived(sender, arrived)
+            node.take(arrived)
 
     def _tell(self, node: int, peer: int, up: bool, reason: str) -> None:
         if not self.nodes[node].up:
