@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, SupportsIndex
+from typing import Any
 
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Codec
 from edgegossip.layout import Layout
@@ -300,7 +300,7 @@ def _check_fields(frame: Frame, body_bytes: int) -> None:
         ("sequence", frame.sequence, 1, _U64),
         ("key", frame.key, 0, _U64),
     ):
-        if not isinstance(value, SupportsIndex) or not low <= value <= high:
+        if not hasattr(value, "__index__") or not low <= value <= high:
             raise UsageError(f"frame field {name} must be an integer from {low} to {high}, got {value!r}")
     if not isinstance(frame.run_id, bytes) or len(frame.run_id) != RUN_ID_BYTES:
         raise UsageError(f"a run id is {RUN_ID_BYTES} bytes, this one is {frame.run_id!r}")

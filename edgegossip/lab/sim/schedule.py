@@ -43,15 +43,10 @@ FREE = 4  # times as long is waited where a node runs ahead in rounds in which i
 WIRE_EVERY = 4  # schedules, of which one has every frame as bytes
 NODES = (2, 3, 4, 5, 6, 7, 8, 8)
 CODECS = (
-    Named("fp32"),
-    Named("fp32"),
-    Named("fp32"),
-    Named("minmax8"),
-    Named.of("qsgd", {"bits": 6}),
-    Named.of("topk", {"ratio": 0.25}),
-    Named("elastiquant"),
-    Named("fp16"),
-    Named("auto"),
+    *(Named("fp32"),) * 6,
+    *(Named("minmax8"), Named.of("qsgd", {"bits": 6}), Named.of("topk", {"ratio": 0.25})) * 2,
+    *(Named("elastiquant"), Named("fp16")) * 2,
+    Named("auto"),  # it looks for a step for every message, which takes its time
 )
 MALICIOUS = 0.15  # share of the schedules whose mixing bears one liar, where it can
 STREAMS = 0.4  # share of those with an outer optimiser that overlap, or exchange fragments
