@@ -55,9 +55,11 @@ def require_undirected(name: str, view: NodeView) -> None:
 
 
 def require_complete(name: str, view: NodeView) -> None:
-    """Raise ConfigError unless everybody hears everybody in every round."""
+    """Raise ConfigError unless everybody hears everybody in every round, over the same edges: each
+    phase of a period has sessions of its own, and a full state of one would count again what a
+    message of another brings."""
     topology = view.topology
-    if _first_without(topology, _goes_everywhere) is not None:  # type: ignore[arg-type]
+    if topology.period > 1 or _first_without(topology, _goes_everywhere) is not None:  # type: ignore[arg-type]
         raise ConfigError(
             f"{name} needs topology = 'complete': with {topology.name!r} somebody would not hear of a gradient"
         )

@@ -10,7 +10,7 @@ import pytest
 
 from edgegossip.frame import Aux
 from edgegossip.gossip.scheme import Snapshot
-from edgegossip.types import PeerError
+from edgegossip.types import ConfigError, PeerError
 from tests.gossip.streams import N, lies
 
 PULL = np.ones(N)  # of one board; another pulls back, as local gradients do at the optimum on uneven data
@@ -113,3 +113,9 @@ def test_the_most_that_is_believed_of_oneself_the_others_take(make_fleet: Any, c
     full = scheme.full(m, 1, 0)
     taken = scheme.adopt(other.math, 0, 0, replace(full, numbers={**full.numbers, Aux.STEPS: 0.0}), other.ctx)
     assert taken.by_node[0].count == min(count + 20, 2**32) == full.numbers[Aux.EXAMPLES]
+
+
+def test_a_graph_that_changes_is_refused_though_everybody_hears_everybody(make_fleet: Any) -> None:
+    """Two boards of random pairs do; but a period has as many sessions, and one sum."""
+    with pytest.raises(ConfigError, match="parallel-sgd needs topology = 'complete'"):
+        make_fleet("random-pairs", nodes=2, algorithm="parallel-sgd", alike=True)

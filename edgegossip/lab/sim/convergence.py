@@ -182,11 +182,7 @@ class ConvergenceCheck:
         floor = FLOOR * max(size, 1.0)
         if manner == "equal":
             whole = len(live) == world.schedule.nodes and not world.lied  # a node that is gone may have told some only
-            if not whole or now <= floor:
-                return None
-            # Of a board that went back the outer memory may be another's; its steps die out.
-            outer = naming.OUTER in world.schedule.algorithm.name
-            return MORE if outer else f"models that must be equal differ by {now:.4g}"
+            return f"models that must be equal differ by {now:.4g}" if whole and now > floor else None
         if manner == "shrinks":
             return MORE if now > SHRINK * before + floor else None
         if manner == "averages":

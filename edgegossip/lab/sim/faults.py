@@ -113,7 +113,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 0.1,
                 1.0,
                 "share",
-                often=3,  # in three of four schedules nobody asks the liar for a full state in time
+                often=4,  # in three of four schedules nobody asks the liar for a full state in time
                 among=WEIGHED,
             ),
             Kind("byzantine-far", "node", "one message to each neighbour is of a round far ahead", 0.1, 1.0, "share"),

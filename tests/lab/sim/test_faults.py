@@ -44,7 +44,8 @@ def test_what_is_drawn_is_within_bounds_and_its_words_give_it_again(seed: int, n
     found = faults.draw(faults.parse("all"), Random(seed), nodes, links, 10.0)
     assert len({f.nodes for f in found if f.kind in faults.BYZANTINE}) <= 1
     for fault in found:
-        most_s = 10.0 if fault.kind != "newcomer" else fault.start + (faults.FEW + 2 + 4) * faults.AWAY_S
+        back_s, on_s = fault.start + (faults.FEW + 2 + 4) * faults.AWAY_S, fault.start + faults.PAUSE_S[1]
+        most_s = {"newcomer": back_s, "pause": max(10.0, on_s)}.get(fault.kind, 10.0)
         assert 0.0 <= fault.start <= fault.end <= most_s
         assert all(0 <= i < nodes for i in fault.nodes)
         assert KINDS[fault.kind].low - 0.01 <= fault.strength <= KINDS[fault.kind].high + 0.01
