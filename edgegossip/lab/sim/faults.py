@@ -260,8 +260,8 @@ def draw(
     """Draw the faults of one schedule of `nodes` nodes with these (sender, receiver) edges.
 
     All of them are over after `seconds`, but for newcomers, who stay away for as long as it
-    takes the others to get far ahead, and long pauses. Of those of `all` only what can do something to
-    `algorithm` is drawn, if it is said. Raises ConfigError when an exact one names a node that
+    takes the others to get far ahead, and long pauses. Of those of `all` only what can do something
+    to `algorithm` is drawn, if it is said. Raises ConfigError when an exact one names a node that
     is not there."""
     links, kinds = sorted(set(edges)), spec.kinds
     faults: list[Fault] = []

@@ -11,7 +11,8 @@ Who adopts another's model of push-sum has it times the weight that it had.
 
 Pairwise exchanges keep no totals: there only the sum over all nodes is known, less the halves of
 exchanges that one end has done and the other not yet (`exchanged`), and only while no node has
-gone back to an older state. Whoever asked must do its half for the answer to that, and for no other.
+gone back to an older state. Whoever asked must do its half for the answer to that, and for no
+other.
 
 Of an outer optimiser the memory is kept here as well, from the models that training was shown and
 those that the algorithm inside came to, by the papers' equations."""
@@ -43,10 +44,10 @@ class Account:
     mass: NDArray[np.float64]  # float64[n]
     weight: float
     incarnations: list[int]  # by peer: which of its incarnations our totals belong to
-    # By peer: session and number of the exchange that is open. What is asked right after a checkpoint
-    # is in that: until the next one the two share it.
+    # By peer: session and number of the exchange that is open. What is asked right after a
+    # checkpoint is in that: until the next one the two share it.
     asked: dict[int, tuple[float, int]] = field(default_factory=dict)
-    memory: tuple[NDArray[np.float64], ...] = ()  # the outer optimiser's; empty: nothing
+    memory: tuple[NDArray[np.float64], ...] | None = ()  # the outer optimiser's; empty: nothing; None: not known
     shown: Vec | None = None  # float32[n], to training, in this round
     round: Round = 0
 
@@ -60,7 +61,9 @@ class Ledger:
 
     def __init__(self, nodes: int, values: int, algorithm: GossipAlgorithm[Any] | None = None) -> None:
         self._values, self._algorithm = values, algorithm
-        outer = getattr(algorithm, "optimizer", None)
+        # Around an outer optimiser whose exchanges overlap with computing there is one more layer.
+        self._overlaps = hasattr(algorithm, "merge")
+        outer = getattr(algorithm.algorithm if self._overlaps else algorithm, "optimizer", None)  # type: ignore[union-attr]
         self._outer = None if outer is None or outer.fragments > 1 else outer
         # [peer][node]: until then messages of its gone incarnations come
         self._gone_s = [[0.0] * nodes for _ in range(nodes)]
@@ -136,17 +139,33 @@ class Ledger:
 
     def goes_on(self, node: int, state: Any) -> None:
         """Begin the rounds of a process: what it trains from is shown anew."""
-        if self._outer is not None and self._algorithm is not None:
-            account = self.accounts[node]
-            account.shown, account.round = self._algorithm.model(state), self._algorithm.round(state)
+        if self._outer is not None:
+            account, (algorithm, state) = self.accounts[node], self._layer(state)
+            account.shown, account.round = algorithm.model(state), algorithm.round(state)
 
-    def followed(self, node: int, state: Any) -> str | None:
-        """Go on to a state after a round, and say whether its outer optimiser stepped wrongly."""
-        outer, algorithm, account = self._outer, self._algorithm, self.accounts[node]
-        if outer is None or algorithm is None or (round := algorithm.round(state)) == account.round:
+    def _layer(self, state: Any) -> tuple[Any, Any]:
+        algorithm: Any = self._algorithm
+        return (algorithm.algorithm, state.inner) if self._overlaps else (algorithm, state)
+
+    def followed(self, node: int, state: Any, between: bool = False) -> str | None:
+        """Go on to a state after a round, and say whether its outer optimiser stepped wrongly.
+        `between`: it is that before an update is used. Only there it is seen of one whose exchanges
+        overlap, if the last one is over by then."""
+        outer, account = self._outer, self.accounts[node]
+        # A checkpoint of the run's last exchange is between rounds, too.
+        if outer is None or (between is not self._overlaps and (between or state.under_way)):
+            return None
+        if between and state.under_way:
+            account.memory = None
+            return None
+        whole, (algorithm, state) = state, self._layer(state)
+        if (round := algorithm.round(state)) == account.round:
+            return None
+        if account.memory is None:
+            self.goes_on(node, whole)
             return None
         if round != account.round + 1 or account.shown is None:
-            self._begin_anew(node, state)
+            self._begin_anew(node, whole)
             return None
         before = account.shown.astype(np.float64)
         d = innermost(algorithm, state) - before

@@ -1,6 +1,6 @@
-"""What boards say of each other, and how they deal with each other, held against what a witness saw
-who reads every message. Independent of the algorithms' own books: it keeps what came from whom, what
-was asked of whom, and who offered a model.
+"""What boards say of each other, and how they deal with each other, held against what a witness
+saw who reads every message. Independent of the algorithms' own books: it keeps what came from whom,
+what was asked of whom, and who offered a model.
 
 Blame must be true: whoever is said to be silent, or whose message is said to be lost, must not have
 been heard; nobody is blamed before his time is over, or before anything broke. Progress: a round
@@ -64,9 +64,7 @@ class Witness:
         self.broken_s = min((f.start for f in schedule.faults), default=math.inf)  # when the first thing breaks
         n = schedule.nodes
         self._seen = [Seen() for _ in range(n)]
-        self._senders = [
-            {j for r in range(topology.period) for j in topology.neighbours(i, r).in_} for i in range(n)
-        ]
+        self._senders = [{j for r in range(topology.period) for j in topology.neighbours(i, r).in_} for i in range(n)]
         self._heard: dict[tuple[int, int], bool] = {}  # (node, in-neighbour) of the last rounds
         self._places = [0, 0.0, 0.0]  # exchanges begun; where among all that are up the peer was, and the variance
 
@@ -154,8 +152,8 @@ class Witness:
         return ""
 
     def arrived(self, sender: int, arrived: Arrived) -> None:
-        """One of its messages is acknowledged. What waited for the one before it took no time of its
-        link."""
+        """One of its messages is acknowledged. While it waited for the one before it, it took no
+        time of its link."""
         peer, size, start_s, end_s = arrived
         until_s, slowest = self._seen[sender].links.get(peer, (-math.inf, math.inf))
         took_s = max(end_s - max(start_s, until_s), 1e-6)

@@ -14,7 +14,18 @@ from typing_extensions import override
 
 from edgegossip import frame as wire
 from edgegossip.codecs import leaves_rate
-from edgegossip.engine.events import Accepted, Adopted, Arrived, Effect, Log, MemberNews, PeerDown, PeerUp, RoundEnded, Timer
+from edgegossip.engine.events import (
+    Accepted,
+    Adopted,
+    Arrived,
+    Effect,
+    Log,
+    MemberNews,
+    PeerDown,
+    PeerUp,
+    RoundEnded,
+    Timer,
+)
 from edgegossip.engine.events import FrameReceived as Received
 from edgegossip.engine.joining import Patience, RemoteMembers
 from edgegossip.engine.node import NodeConfig, NodeEngine, Stage
@@ -212,6 +223,8 @@ class World(NodeEnvironment):
             self.violate("update", node.index, "used an update of a model that it had given up")
         self.trace.event(self.clock.now, node.index, trace.STEP)
         self.witness.stepped(node)
+        if fault := self.ledger.followed(node.index, before, between=True):
+            self.violate("outer", node.index, fault)
         delta = local.delta if self.last_delta is None else self.last_delta.delta
         if delta is not None and delta is not self.workload.still.delta:
             mixed = self._mixed[node.index] if self.name in PUSH_SUM else 1.0

@@ -24,7 +24,9 @@ FOURTH = [pytest.param(name, marks=pytest.mark.slow if k % 4 else ()) for k, nam
 def test_killed(name: str) -> None:
     mutant, seed = MUTANTS[name], RECORDED[name]["seed"]
     again = f"python -m tests.lab.sim.mutants --mutant {name} --record"
-    assert replay(mutant, seed).violations, f"the mutant survives seed {seed}; find another: {again}"
+    found = replay(mutant, seed).violations
+    assert found, f"the mutant survives seed {seed}; find another: {again}"
+    assert found[0].rule == RECORDED[name]["rule"], f"another rule finds it; is it still the same mistake? {again}"
     right = replay(mutant, seed, mutate=False)
     assert not right.violations, f"{right.schedule.command()}: {right.violations[0]}"
 
@@ -41,9 +43,10 @@ def test_all_still_apply(name: str) -> None:
 
 
 def test_says_so_when_the_code_has_moved() -> None:
-    gone = Edit("edgegossip.gossip.push:Push.publish", "x -= nothing", "pass")
-    with pytest.raises(Moved, match="0 times"), Mutant("gone", "", ("sgp",), (gone,)).applied():
-        pass
+    for at, count in (("stmt nothing_of_this_name", "0"), ("Call", "[1-9][0-9]*"), ("stmt Total 7", "[0-3]")):
+        moved = Edit("edgegossip.gossip.push:Push.publish", at, "pass")
+        with pytest.raises(Moved, match=f"is {count} times"), Mutant("moved", "", ("sgp",), (moved,)).applied():
+            pass
     with (
         pytest.raises(Moved, match="there is no"),
         Mutant("gone", "", (), (Edit("edgegossip.gossip.push:Pull.x", "", ""),)).applied(),

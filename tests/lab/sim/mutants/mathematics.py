@@ -17,57 +17,33 @@ MUTANTS = (
         "error-dropped",
         "what compression loses is not kept",
         ("deep-squeeze", "sparse-push"),
-        (
-            Edit(
-                SYMMETRIC + "Compensated.publish",
-                "ErrorMemory(codec, fragment.within(error, rest))",
-                "ErrorMemory(codec, None)",
-            ),
-        ),
+        (Edit(SYMMETRIC + "Compensated.publish", "Call ErrorMemory", "$0($1, None)"),),
         TOPK,
     ),
     Mutant(
         "error-sign",
         "what compression loses is taken off the next message",
         ("deep-squeeze", "sparse-push"),
-        (
-            Edit(
-                SYMMETRIC + "Compensated.publish",
-                "part + fragment.of(memory.error)",
-                "part - fragment.of(memory.error)",
-            ),
-        ),
+        (Edit(SYMMETRIC + "Compensated.publish", "BinOp error", "$0 - $1"),),
         TOPK,
     ),
     Mutant(
         "public-copy-not-moved",
         "the sender's own public copy stays what it was",
         ("choco-sgd", "quant-sgp", "bagua-lp"),
-        (
-            Edit(
-                SYMMETRIC + "Difference.publish",
-                "{**memory.copies, ctx.phase: public}",
-                "memory.copies",
-            ),
-        ),
+        (Edit(SYMMETRIC + "Difference.publish", "Dict", "$1"),),
     ),
     Mutant(
         "difference-to-nothing",
         "the vector itself is sent as the difference",
         ("choco-sgd", "quant-sgp"),
-        (Edit(SYMMETRIC + "Difference.publish", "meant = part - fragment.of(copy)", "meant = part"),),
+        (Edit(SYMMETRIC + "Difference.publish", "BinOp", "$0"),),
     ),
     Mutant(
         "adoption-keeps-public-copy",
         "a node that took over another model goes on from its old public copy",
         ("choco-sgd", "quant-sgp"),
-        (
-            Edit(
-                SYMMETRIC + "Difference.reset",
-                "PublicCopies(memory.codec, v, {})",
-                "memory",
-            ),
-        ),
+        (Edit(SYMMETRIC + "Difference.reset", "Call", "memory"),),
         {"faults": "all,empty-disk"},
         equivalent=(
             "The next difference leads from the old copy to the new model, at sender and receivers alike: only more values "
@@ -78,50 +54,32 @@ MUTANTS = (
         "replica-not-moved",
         "a receiver does not move its replica on",
         ("choco-sgd", "bagua-lp"),
-        (
-            Edit(
-                SYMMETRIC + "Symmetric.take",
-                "copy = moved(m.copies.get(key, m.start), frame.body, ctx, ctx.fragment_of(frame))",
-                "copy = m.copies.get(key, m.start)",
-            ),
-        ),
+        (Edit(SYMMETRIC + "Symmetric.take", "Call moved", "$1"),),
     ),
     Mutant(
         "replica-moved-by-half",
         "a receiver moves its replica on with another weight than the sender",
         ("choco-sgd", "bagua-lp"),
-        (
-            Edit(
-                SYMMETRIC + "Symmetric.take",
-                "copy = moved(m.copies.get(key, m.start), frame.body, ctx, ctx.fragment_of(frame))",
-                "copy = (m.copies.get(key, m.start) + moved(m.copies.get(key, m.start), frame.body, ctx)) / np.float32(2)",
-            ),
-        ),
+        (Edit(SYMMETRIC + "Symmetric.take", "Call moved", "($1 + $0($1, $2, $3)) / np.float32(2)"),),
     ),
     Mutant(
         "push-replica-not-moved",
         "a receiver of push-sum does not move its replica on",
         ("quant-sgp",),
-        (Edit(PUSH + "Push.take", "moved(copies.get(key, m.start), frame.body, ctx)", "copies.get(key, m.start)"),),
+        (Edit(PUSH + "Push.take", "Call moved", "$1"),),
     ),
     Mutant(
         "wrong-weight",
         "a message gets the weight that the node gives itself",
         ("dpsgd",),
-        (Edit(SYMMETRIC + "Symmetric.take", "ctx.neighbours.weights[sender]", "ctx.neighbours.weights[ctx.index]"),),
+        (Edit(SYMMETRIC + "Symmetric.take", "Subscript", "$0[ctx.index]"),),
         {"codec": "fp32", "topology": "star", "workload": "consensus", "faults": "delay=0.2"},
     ),
     Mutant(
         "wrong-replica-weight",
         "a replica is weighed by how many are fresh, not by the matrix",
         ("choco-sgd",),
-        (
-            Edit(
-                SYMMETRIC + "_summed",
-                "away *= row[j]",
-                "away *= 1.0 / (1 + len(copies))",
-            ),
-        ),
+        (Edit(SYMMETRIC + "_summed", "Subscript 2", "1.0 / (1 + len(copies))"),),
         {"codec": "fp32", "topology": "star", "workload": "consensus", "faults": "delay=0.2"},
     ),
     Mutant(
@@ -131,9 +89,9 @@ MUTANTS = (
         (
             Edit(
                 SYMMETRIC + "Symmetric.mix",
-                "pull[:cut] *= np.float32(m.eta)",
-                """pull -= np.float32(sum(w for j, w in ctx.neighbours.weights.items() if j not in (*fresh, ctx.index))) * m.x
-pull[:cut] *= np.float32(m.eta)""",
+                "stmt float32 eta",
+                "lost = sum(w for j, w in ctx.neighbours.weights.items() if j not in (*fresh, ctx.index))\n"
+                "pull -= np.float32(lost) * m.x\n$",
             ),
         ),
         EXACT,
@@ -142,34 +100,34 @@ pull[:cut] *= np.float32(m.eta)""",
         "own-row-off",
         "the weights that a mixing used do not sum to 1 in its books",
         ("dpsgd", "choco-sgd"),
-        (Edit(SYMMETRIC + "Symmetric.pulled", "1.0 - sum(row.values())", "ctx.neighbours.weights[ctx.index]"),),
+        (Edit(SYMMETRIC + "Symmetric.pulled", "Dict", "{**$1, $0: ctx.neighbours.weights[$0]}"),),
         {"faults": "all,crash"},
     ),
     Mutant(
         "eta-ignored",
         "differences are averaged at full rate however coarse the codec is",
         ("choco-sgd",),
-        (Edit(SYMMETRIC + "Symmetric.mix", "pull[:cut] *= np.float32(m.eta)", "pass"),),
+        (Edit(SYMMETRIC + "Symmetric.mix", "stmt float32 eta", "pass"),),
         TOPK,
     ),
     Mutant(
         "own-public-forgotten",
         "neighbours' public copies are compared with the model instead of with the own public copy",
         ("deep-squeeze",),
-        (Edit(SYMMETRIC + "Symmetric.mix", "of(total), x, public)", "of(total), x, x)"),),
+        (Edit(SYMMETRIC + "Symmetric.mix", "Call _gathered", "$0($1, $2, $3, $3)"),),
         {"codec": "fp32", "workload": "quadratic", "faults": "delay=0.2"},
     ),
     Mutant(
         "share-kept",
         "what a node hands over is not taken off its own mass",
         PUSH_SUM,
-        (Edit(PUSH + "Push.publish", "x -= mass - total.mass", "pass"),),
+        (Edit(PUSH + "Push.publish", "stmt mass 3", "pass"),),
     ),
     Mutant(
         "share-taken-twice",
         "what a node hands over is taken off its own mass twice",
         PUSH_SUM,
-        (Edit(PUSH + "Push.publish", "x -= mass - total.mass", "x -= 2 * (mass - total.mass)"),),
+        (Edit(PUSH + "Push.publish", "BinOp mass", "2 * $"),),
     ),
     Mutant(
         "dead-share-handed-over",
@@ -178,10 +136,9 @@ pull[:cut] *= np.float32(m.eta)""",
         (
             Edit(
                 PUSH + "Push.publish",
-                "sent[key] = total",
-                """if not share:
-    x = x - m.eta * float(ctx.view.topology.matrix(ctx.round)[k, ctx.index]) * announced.public
-sent[key] = total""",
+                "stmt 16",
+                "if not share:\n"
+                "    x = x - m.eta * float(ctx.view.topology.matrix(ctx.round)[k, ctx.index]) * announced.public\n$",
             ),
         ),
         {"faults": "all,crash"},
@@ -190,27 +147,21 @@ sent[key] = total""",
         "float32-mass",
         "the mass is kept in float32",
         PUSH_SUM,
-        (
-            Edit(
-                PUSH + "Push.publish",
-                "* local.delta",
-                "* local.delta\nx = x.astype(np.float32).astype(np.float64)",
-            ),
-        ),
+        (Edit(PUSH + "Push.publish", "stmt publisher", "x = x.astype(np.float32).astype(np.float64)\n$"),),
     ),
     Mutant(
         "light-update-in-full",
         "a local update counts in full however small the push-sum weight is",
         PUSH_SUM,
-        (Edit(PUSH + "Push.publish", "min(1.0, max(m.u, 0.0) / FULL)", "1.0"),),
+        (Edit(PUSH + "Push.publish", "Call FULL", "1.0"),),
     ),
     Mutant(
         "weight-not-pushed",
         "mass is handed over without its weight",
         PUSH_SUM,
         (
-            Edit(PUSH + "Push.publish", "u -= share * m.u", "pass"),
-            Edit(PUSH + "Push.publish", "total.weight + share * m.u)", "total.weight)"),
+            Edit(PUSH + "Push.publish", "stmt u 4", "pass"),
+            Edit(PUSH + "Push.publish", "BinOp weight", "$0"),
         ),
         EXACT,
     ),
@@ -218,21 +169,21 @@ sent[key] = total""",
         "not-debiased",
         "the model is the mass, not mass over weight",
         PUSH_SUM,
-        (Edit(PUSH + "_debiased", "(x / u).astype(np.float32)", "x.astype(np.float32)"),),
+        (Edit(PUSH + "_debiased", "BinOp 2", "$0"),),
     ),
     Mutant(
         "only-the-last-counts",
         "of several neighbours only the last one's mass is added",
         PUSH_SUM,
-        (Edit(PUSH + "_gain", "incoming = part if m.incoming is None else m.incoming + part", "incoming = part"),),
+        (Edit(PUSH + "_gain", "IfExp", "$1"),),
     ),
     Mutant(
         "non-positive-weight-accepted",
         "a push-sum weight that shrinks is believed",
         PUSH_SUM,
         (
-            Edit(PUSH + "_numbers", "if not 0.5 * LIGHT * share <= gained <= HEAVY * nodes * share:", "if False:"),
-            Edit(PUSH + "Push.adopt", "if not 0.0 <= weight <= most or (weight == 0.0 and total.any()):", "if False:"),
+            Edit(PUSH + "_numbers", "test HEAVY", "False"),
+            Edit(PUSH + "Push.adopt", "test any", "False"),
         ),
         {"faults": "all,byzantine-weight"},
     ),
@@ -240,7 +191,7 @@ sent[key] = total""",
         "bagua-mixes-present-replicas",
         "bagua-lp mixes with what neighbours said in this round already",
         ("bagua-lp",),
-        (Edit("edgegossip.gossip.symmetric:Bagua.publish", "m.past.get(", "m.copies.get("),),
+        (Edit("edgegossip.gossip.symmetric:Bagua.publish", "Attribute past", "$0.copies"),),
         {"codec": "fp32", "workload": "quadratic", "faults": "slow-link=2"},
         equivalent=(
             "Only a neighbour that is a round ahead makes a difference, and then the mean moves; after full states, with which "
@@ -251,7 +202,7 @@ sent[key] = total""",
         "d2-forgets",
         "d2 keeps only what the last mixing added",
         ("d2",),
-        (Edit("edgegossip.gossip.symmetric:D2.pulled", "m.past + pull", "pull"),),
+        (Edit("edgegossip.gossip.symmetric:D2.pulled", "BinOp", "$1"),),
         EXACT,
         equivalent=(
             "Another algorithm, which averages and keeps the mean as well; that it is not D2 only the comparison with the "
@@ -262,26 +213,20 @@ sent[key] = total""",
         "d2-wrong-sign",
         "d2 takes off what mixing has added so far",
         ("d2",),
-        (Edit("edgegossip.gossip.symmetric:extrapolate", "local.delta + m.past", "local.delta - m.past"),),
+        (Edit("edgegossip.gossip.symmetric:extrapolate", "BinOp delta", "$0 - $1"),),
         EXACT,
     ),
     Mutant(
         "direction-replica-not-moved",
         "a receiver does not move its replica of a direction on",
         ("motef",),
-        (Edit("edgegossip.gossip.tracking:Tracking.take", "moved(known.direction, second, ctx)", "known.direction"),),
+        (Edit("edgegossip.gossip.tracking:Tracking.take", "Call direction", "$1"),),
     ),
     Mutant(
         "tracking-wrong-sign",
         "corrections drive the boards' directions apart",
         ("gt-dsgd",),
-        (
-            Edit(
-                "edgegossip.gossip.tracking:Tracking.mix",
-                "(heard.direction - direction)",
-                "(direction - heard.direction)",
-            ),
-        ),
+        (Edit("edgegossip.gossip.tracking:Tracking.mix", "BinOp direction", "$1 - $0"),),
         {"codec": "fp32", "workload": "quadratic"},
     ),
     Mutant(
@@ -291,8 +236,8 @@ sent[key] = total""",
         (
             Edit(
                 "edgegossip.gossip.parallel:Parallel.adopt",
-                "self._stream(own, count)",
-                "Stream(own[0], own[1], m.zero.momentum, count)",
+                "Call _stream 1",
+                "Stream($1[0], $1[1], m.zero.momentum, $2)",
             ),
         ),
         {"faults": "all,loss=0.2"},
@@ -301,26 +246,14 @@ sent[key] = total""",
         "count-beyond-what-others-take",
         "a node of parallel-sgd that was told the most of itself counts on",
         ("parallel-sgd",),
-        (
-            Edit(
-                "edgegossip.gossip.parallel:Parallel._on",
-                "min(stream.count + 1, MOST_MESSAGES)",
-                "stream.count + 1",
-            ),
-        ),
+        (Edit("edgegossip.gossip.parallel:Parallel._on", "Call MOST_MESSAGES", "$1"),),
         {"faults": "byzantine-state=1.0,crash=2", "nodes": 4, "rounds": 8},
     ),
     Mutant(
         "momentum-outlives-the-model",
         "the momentum is not given up when another model is taken over",
         ("dpsgd+quasi-global", "choco-sgd+heavy-ball"),
-        (
-            Edit(
-                AROUND + "follow",
-                "if adopted or round(inner) - round(s.inner) != done:",
-                "if False:",
-            ),
-        ),
+        (Edit(AROUND + "follow", "BoolOp", "False"),),
         {"faults": "all,empty-disk", "codec": "fp32", "workload": "quadratic"},
         equivalent=(
             "The step towards another's model gives the momentum a push of at most (1 - f) f of that way, which dies out by f a "
@@ -331,14 +264,14 @@ sent[key] = total""",
         "outer-lead-turned-round",
         "training is shown a model that is behind by what it should be ahead",
         ("dpsgd+outer-nesterov", "deep-squeeze+outer-heavy-ball"),
-        (Edit(OUTER + "_ahead", "x + lead", "x - lead"),),
+        (Edit(OUTER + "_ahead", "BinOp 1", "$0 - $1"),),
         {"codec": "fp32", "topology": "ring", "faults": "delay=0.2"},
     ),
     Mutant(
         "outer-lead-lost",
         "what a model is ahead never gets to the algorithm inside",
         ("dpsgd+outer-nesterov", "choco-sgd+outer-heavy-ball"),
-        (Edit(OUTER + "_from_inside", "delta += s.lead", "pass"),),
+        (Edit(OUTER + "_from_inside", "stmt lead 3", "pass"),),
         {"codec": "fp32", "topology": "ring", "faults": "delay=0.2"},
         equivalent=(
             "Boards then train from a model that is ahead of the one that they step from, which ends at the same point, only "
@@ -349,14 +282,14 @@ sent[key] = total""",
         "adopted-without-its-weight",
         "a model that is taken over is taken for the mass, whatever the weight is",
         PUSH_SUM,
-        (Edit(PUSH + "Push.abandon", "m.u * model.astype(np.float64)", "model.astype(np.float64)"),),
+        (Edit(PUSH + "Push.abandon", "BinOp float64", "$1"),),
         {"faults": "all,newcomer", "nodes": 4},
     ),
     Mutant(
         "outer-step-from-the-old-model",
         "after a restart the outer optimiser takes the way of two rounds for that of one",
-        ("dpsgd+outer-nesterov", "choco-sgd+outer-heavy-ball"),
-        (Edit(OUTER + "resume", "return replace(s, x=_with(s.x, span, self.model(s)[span]))", "return s"),),
+        ("dpsgd+outer-nesterov:outer_overlap=true", "choco-sgd+outer-nesterov:outer_overlap=true"),
+        (Edit(OUTER + "resume", "Call model replace", "$1"),),
         {"faults": "crash=3", "workload": "quadratic"},
     ),
 )

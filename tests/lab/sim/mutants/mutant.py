@@ -1,17 +1,21 @@
 """A mutant: the real code with a small mistake in it, made at run time.
 
-Each edit names a function and a piece of its source, which must be there exactly once: when the
-code has moved, the mutant says so instead of changing something else. The function's code is
-compiled anew with the mistake and put in its place, so that everybody who holds the function gets
-it; the end of the `with` block puts the right code back."""
+Each edit names a function, a place in its syntax tree and what is to be there. The place is named
+by what the code does there, not by its text: so locals may be renamed, and code around it may move.
+When the place is gone, or there are several, the mutant says so instead of changing something else.
+The function is compiled anew with the mistake and its code put in its place, so that everybody who
+holds the function gets it; the end of the `with` block puts the right code back."""
 
 from __future__ import annotations
 import __future__
 
+import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import CodeType, FunctionType
@@ -20,6 +24,7 @@ from typing import Any
 from edgegossip.lab.sim import Options, naming
 
 NODES, ROUNDS = 4, 8
+WHOLE, PART = "whole__", "part__"  # names that stand for what was there
 
 
 class Moved(Exception):
@@ -28,11 +33,18 @@ class Moved(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """In the function `where` ("package.module:Class.method"), `old` becomes `new`. Of a `new` of
-    several lines the later ones are indented as the line in which `old` begins."""
+    """In the function `where` ("package.module:Class.method"), `at` becomes `new`.
+
+    `at` is a kind of node, of Python's ast ("Compare", "Call", ...; "test": a condition; "stmt": a
+    statement), then names that it mentions, of attributes, functions and globals, and perhaps a
+    number: "test _refused", "stmt _keep", "Call replace 1" is the second one of such. Without a
+    number it must be the only one, but for those that it is within.
+
+    `new` is an expression, or statements for "stmt". In it `$` is what was there, `$0`, `$1`, ...
+    its parts in their order: "$0 <= $1"."""
 
     where: str
-    old: str
+    at: str
     new: str
 
 
@@ -58,11 +70,14 @@ class Mutant:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Raises Moved."""
+        edits: dict[str, list[Edit]] = {}
+        for edit in self.edits:
+            edits.setdefault(edit.where, []).append(edit)
         with ExitStack() as stack:
-            for edit in self.edits:
-                function = find(edit.where)
+            for where, several in edits.items():
+                function = find(where)
                 stack.callback(setattr, function, "__code__", function.__code__)
-                function.__code__ = mutated(function, edit)
+                function.__code__ = mutated(function, several)
             yield
 
 
@@ -80,16 +95,101 @@ def find(where: str) -> FunctionType:
     return thing
 
 
-def mutated(function: FunctionType, edit: Edit) -> CodeType:
-    """The code of a function with one edit."""
-    source = textwrap.dedent(inspect.getsource(function))
-    if (count := source.count(edit.old)) != 1:
-        raise Moved(f"{edit.old!r} is {count} times in {edit.where}, once is expected")
-    line = source[: source.index(edit.old)].rpartition("\n")[2]
-    indent = line[: len(line) - len(line.lstrip())]
-    changed = source.replace(edit.old, edit.new.replace("\n", "\n" + indent))
+def mutated(function: FunctionType, edits: list[Edit]) -> CodeType:
+    """The code of a function with these edits, all of places in the right one."""
+    tree = tree_of(function)
+    body = tree.body[0]
+    for node, edit in [(place(body, edit), edit) for edit in edits]:
+        _Put(node, _made(edit.new, node, edit.at.startswith("stmt"))).visit(tree)
+    ast.increment_lineno(ast.fix_missing_locations(tree), function.__code__.co_firstlineno - 1)
     flags = __future__.annotations.compiler_flag
-    module = compile(
-        "\n" * (function.__code__.co_firstlineno - 1) + changed, function.__code__.co_filename, "exec", flags
-    )
+    module = compile(tree, function.__code__.co_filename, "exec", flags)
     return next(c for c in module.co_consts if isinstance(c, CodeType) and c.co_name == function.__name__)
+
+
+def tree_of(function: FunctionType) -> ast.Module:
+    return ast.parse(textwrap.dedent(inspect.getsource(function)))
+
+
+def place(body: ast.stmt, edit: Edit) -> ast.AST:
+    """The node that an edit means. Raises Moved."""
+    kind, *names = edit.at.split()
+    number = int(names.pop()) if names and names[-1].isdigit() else None
+    found = [node for node in of_kind(body, kind) if set(names) <= mentioned(node, body)]
+    if number is None:  # of those that are within each other the innermost
+        found = [node for node in found if not any(other is not node and other in ast.walk(node) for other in found)]
+    if len(found) <= (number or 0) or (number is None and len(found) > 1):
+        raise Moved(f"{edit.at!r} is {len(found)} times in {edit.where}")
+    return found[number or 0]
+
+
+def of_kind(body: ast.stmt, kind: str) -> list[ast.AST]:
+    """All nodes of a kind, in the order of the text."""
+    if kind == "test":
+        found: list[ast.AST] = []
+        for node in _walk(body):
+            found += [node.test] if isinstance(node, ast.If | ast.IfExp | ast.While) else []
+            found += node.ifs if isinstance(node, ast.comprehension) else []
+        return found
+    wanted = getattr(ast, kind)
+    return [node for node in _walk(body) if isinstance(node, wanted) and node is not body]
+
+
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _walk(child)
+
+
+def mentioned(node: ast.AST, body: ast.AST) -> set[str]:
+    """The names in a node that are no locals of the function: of attributes, keywords, functions,
+    globals."""
+    own = {n.id for n in ast.walk(body) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+    own |= {n.arg for n in ast.walk(body) if isinstance(n, ast.arg)}
+    found = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+    found |= {n.arg for n in ast.walk(node) if isinstance(n, ast.keyword) and n.arg}
+    return found | {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id not in own}
+
+
+def parts(node: ast.AST) -> list[ast.expr]:
+    """The expressions that a node is made of."""
+    return [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)] + [
+        child.value for child in ast.iter_child_nodes(node) if isinstance(child, ast.keyword)
+    ]
+
+
+def _made(new: str, node: ast.AST, statements: bool) -> list[Any]:
+    text = re.sub(r"\$(\d+)", rf"{PART}\1", new)
+    tree = ast.parse(text.replace("$", WHOLE))
+    filled = _Fill(node).visit(tree)
+    if statements:
+        return list(filled.body)
+    return [filled.body[0].value]
+
+
+class _Fill(ast.NodeTransformer):
+    """Puts what was there in the place of what stands for it."""
+
+    def __init__(self, node: ast.AST) -> None:
+        self._node, self._parts = node, parts(node)
+
+    def visit_Name(self, name: ast.Name) -> Any:
+        if name.id == WHOLE:
+            return deepcopy(self._node)
+        return deepcopy(self._parts[int(name.id[len(PART) :])]) if name.id.startswith(PART) else name
+
+    def visit_Expr(self, statement: ast.Expr) -> Any:
+        whole = isinstance(statement.value, ast.Name) and statement.value.id == WHOLE
+        return deepcopy(self._node) if whole and isinstance(self._node, ast.stmt) else self.generic_visit(statement)
+
+
+class _Put(ast.NodeTransformer):
+    """Puts nodes in the place of one."""
+
+    def __init__(self, node: ast.AST, new: list[Any]) -> None:
+        self._node, self._new = node, new
+
+    def visit(self, node: ast.AST) -> Any:
+        if node is self._node:
+            return self._new if isinstance(node, ast.stmt) else self._new[0]
+        return self.generic_visit(node)

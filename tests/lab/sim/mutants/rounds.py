@@ -13,79 +13,61 @@ MUTANTS = (
         "duplicate-accepted",
         "a message that comes twice is mixed twice",
         ("dpsgd", "deep-squeeze"),
-        (
-            Edit(
-                SYNCHRONOUS + "_receive_single",
-                "if frame.round == edge.round or (frame.round == s.round and sender in s.refused):",
-                "if frame.round == s.round and sender in s.refused:",
-            ),
-        ),
+        (Edit(SYNCHRONOUS + "_receive_single", "test refused", "$1"),),
         {"codec": "fp32", "faults": "duplication=0.5,delay=0.3"},
     ),
     Mutant(
         "late-message-mixed",
         "a message of a round that is over is mixed into the present one",
         ("dpsgd", "deep-squeeze"),
-        (
-            Edit(
-                SYNCHRONOUS + "_receive_single",
-                "if frame.round < max(s.round - self.staleness, edge.round):",
-                "if frame.round < edge.round:",
-            ),
-        ),
+        (Edit(SYNCHRONOUS + "_receive_single", "Call staleness", "$2"),),
         {"faults": "all,delay=3", "codec": "fp32"},
     ),
     Mutant(
         "early-message-mixed",
         "a message of a later round is mixed into the present one",
         ("dpsgd", "deep-squeeze"),
-        (Edit(SYNCHRONOUS + "_receive_single", "if frame.round > s.round:", "if False:"),),
+        (Edit(SYNCHRONOUS + "_receive_single", "test round 0", "False"),),
     ),
     Mutant(
         "dead-neighbour-awaited",
         "a round waits for neighbours that are down",
         ("dpsgd", "choco-sgd", "sgp"),
-        (Edit("edgegossip.gossip.scheme:RoundContext.at", "view.up(neighbours.in_)", "neighbours.in_"),),
+        (Edit("edgegossip.gossip.scheme:RoundContext.at", "Call in_", "$1"),),
         {"faults": "all,leave"},
     ),
     Mutant(
         "deadline-ignored",
         "the deadline of a round passes and nothing happens",
         ("dpsgd", "sgp"),
-        (Edit(SYNCHRONOUS + "tick", "if not missing:", "if True:"),),
+        (Edit(SYNCHRONOUS + "tick", "UnaryOp", "True"),),
         {"faults": "all,loss=0.3"},
     ),
     Mutant(
         "deadline-not-set",
         "a round that has to wait sets no timer",
         ("dpsgd", "choco-sgd"),
-        (Edit(SYNCHRONOUS + "step", "SetTimer(s.view.deadline_s), *actions]", "*actions]"),),
+        (Edit(SYNCHRONOUS + "step", "List deadline_s", "[$0, $1, $3]"),),
         {"faults": "all,loss=0.3"},
     ),
     Mutant(
         "linger-for-ever",
         "once the quorum is there, no shorter wait is set, and the long one is called off",
         ("dpsgd:quorum=0.5", "choco-sgd:quorum=0.5"),
-        (Edit(SYNCHRONOUS + "_linger", "SetTimer(min(self.linger_s, s.view.deadline_s))", "SetTimer(None)"),),
+        (Edit(SYNCHRONOUS + "_linger", "Call deadline_s", "None"),),
         {"faults": "all,loss=0.3"},
     ),
     Mutant(
         "news-never-old",
         "with bounded staleness, news of any age is good enough and nobody is waited for",
         ("dpsgd:staleness=1",),
-        (
-            Edit(
-                SYNCHRONOUS + "_silent",
-                "in_.get((j, phase), NO_IN_EDGE).round < oldest",
-                "in_.get((j, phase), NO_IN_EDGE).round < 0",
-            ),
-        ),
+        (Edit(SYNCHRONOUS + "_silent", "Compare NO_IN_EDGE", "$0 < 0"),),
     ),
     Mutant(
         "left-behind-unnoticed",
         "early messages of neighbours that are far ahead do not lead a node on",
         ("dpsgd", "sgp"),
-        (Edit(SYNCHRONOUS + "_left_behind", "return min(far) if", "return None if"),),
+        (Edit(SYNCHRONOUS + "_left_behind", "Call min", "None"),),
         {"faults": "all,split"},
         equivalent=(
             "A node far behind is offered the neighbours' model when it says hello, or plays its rounds one by one, faster than "
@@ -97,8 +79,8 @@ MUTANTS = (
         "a node that was left behind is neither led on by early messages nor by claims",
         ("dpsgd", "choco-sgd"),
         (
-            Edit(SYNCHRONOUS + "_left_behind", "return min(far) if", "return None if"),
-            Edit(SYNCHRONOUS + "_claim", "if 2 * sum(j in alive for j in s.claims) < len(alive):", "if True:"),
+            Edit(SYNCHRONOUS + "_left_behind", "Call min", "None"),
+            Edit(SYNCHRONOUS + "_claim", "test claims", "True"),
         ),
         {"faults": "all,empty-disk,pause"},
         equivalent=(
@@ -111,8 +93,8 @@ MUTANTS = (
         "a neighbour's model is taken over whatever its round",
         ("dpsgd:max_ahead=1", "choco-sgd:max_ahead=1", "sgp:max_ahead=1"),
         (
-            Edit(SYNCHRONOUS + "_claim", "if round <= s.round + self._ahead(s):", "if False:"),
-            Edit(SYNCHRONOUS + "_skip_to", "target, math_)", "min(target, s.round), math_)"),
+            Edit(SYNCHRONOUS + "_claim", "test _ahead", "False"),
+            Edit(SYNCHRONOUS + "_skip_to", "Call _enter", "$0($1, min($2, s.round), $3)"),
         ),
         {"faults": "all,empty-disk=2,delay=3", "rounds": 16},
     ),
@@ -120,14 +102,14 @@ MUTANTS = (
         "late-claim-believed",
         "a model that was far ahead when it was sent is taken over, though the node has caught up meanwhile",
         ("dpsgd:max_ahead=1", "choco-sgd:max_ahead=1"),
-        (Edit(SYNCHRONOUS + "_claim", "if round <= s.round + self._ahead(s):", "if False:"),),
+        (Edit(SYNCHRONOUS + "_claim", "test _ahead", "False"),),
         {"faults": "all,empty-disk=2,delay=3", "rounds": 16},
     ),
     Mutant(
         "returning-node-not-told",
         "a neighbour that came back does not get the message of the round in progress",
         ("dpsgd", "choco-sgd", "sgp"),
-        (Edit(SYNCHRONOUS + "membership", "if j in back and j not in sent]", "if False]"),),
+        (Edit(SYNCHRONOUS + "membership", "BoolOp", "False"),),
         {"faults": "all,flapping"},
         equivalent=(
             "It costs the one that came back a deadline, and no more: a neighbour that is up and silent is left out as always."
@@ -137,14 +119,14 @@ MUTANTS = (
         "membership-does-not-proceed",
         "a round whose last missing neighbour goes down is not ended",
         ("dpsgd", "choco-sgd"),
-        (Edit(SYNCHRONOUS + "membership", "s, actions = self._proceed(s)", "actions = []"),),
+        (Edit(SYNCHRONOUS + "membership", "stmt _proceed", "actions = []"),),
         {"faults": "all,crash"},
     ),
     Mutant(
         "loss-not-noticed",
         "a message of a later round does not tell that this round's was lost",
         ("dpsgd", "choco-sgd"),
-        (Edit(SYNCHRONOUS + "_all_lost", "if not self._lost(s, j):", "if True:"),),
+        (Edit(SYNCHRONOUS + "_all_lost", "test", "True"),),
         {"faults": "all,loss=0.3"},
     ),
     Mutant(
@@ -152,12 +134,8 @@ MUTANTS = (
         "one message of a far round is enough to go on there",
         ("dpsgd", "choco-sgd", "sgp"),
         (
-            Edit(
-                SYNCHRONOUS + "_borne_out",
-                " or before <= limit - s.view.topology.period:\n        return None\n"
-                "    return before if self._decodes(s, by_round[before]) and",
-                ":\n    return None\nreturn last if",
-            ),
+            Edit(SYNCHRONOUS + "_borne_out", "test topology", "$0"),
+            Edit(SYNCHRONOUS + "_borne_out", "IfExp", "last if self._decodes(s, by_round[last]) else None"),
         ),
         {"faults": "all,-byzantine-mutation,byzantine-far=1", "topology": "ring"},
     ),
@@ -165,13 +143,7 @@ MUTANTS = (
         "update-lost-on-catching-up",
         "an update that waits to be mixed is dropped when the node goes on in a later round",
         ("dpsgd", "choco-sgd"),
-        (
-            Edit(
-                "edgegossip.gossip.symmetric:Symmetric.abandon",
-                "x=m.x if m.base is None else m.base",
-                "x=m.x",
-            ),
-        ),
+        (Edit("edgegossip.gossip.symmetric:Symmetric.abandon", "IfExp", "$1"),),
         {"faults": "all,crash,split"},
         equivalent=(
             "One update of one node, in a round in which others left it out: no sum is known there that it would change."
@@ -181,14 +153,14 @@ MUTANTS = (
         "other-run-accepted",
         "messages of another run are taken in",
         ("dpsgd", "quant-sgp", "ad-psgd"),
-        (Edit("edgegossip.frame:expect", "if message.run_id != run_id:", "if False:"),),
+        (Edit("edgegossip.frame:expect", "test run_id", "False"),),
         {"faults": "all,byzantine-run"},
     ),
     Mutant(
         "implausible-values-accepted",
         "values a million times too large are averaged",
         ("dpsgd", "choco-sgd", "sgp", "ad-psgd"),
-        (Edit("edgegossip.gossip.messages:disproportion", "squares(part) <= (limit / margin) ** 2:", "True:"),),
+        (Edit("edgegossip.gossip.messages:disproportion", "UnaryOp", "not True"),),
         {"faults": "all,byzantine-huge", "codec": "fp32"},
     ),
     Mutant(
@@ -198,14 +170,10 @@ MUTANTS = (
         (
             Edit(
                 "edgegossip.codecs.floats:Float.decode",
-                "if not half.decode(self.name, data, values, weight):",
-                "if not half.decode(self.name, data, values, weight):\n    values[:] = np.nan\nif False:",
+                "stmt decode",
+                "if $0:\n    values[:] = np.nan\nif False:\n    raise self._not_finite()",
             ),
-            Edit(
-                "edgegossip.gossip.messages:disproportion",
-                "not squares(part) <= (limit / margin) ** 2:",
-                "squares(part) > (limit / margin) ** 2:",
-            ),
+            Edit("edgegossip.gossip.messages:disproportion", "UnaryOp", "squares(part) > (limit / margin) ** 2"),
         ),
         {"faults": "all,byzantine-nan=2", "codec": "fp32"},
     ),
@@ -213,49 +181,55 @@ MUTANTS = (
         "early-messages-unbounded",
         "all early messages of a sender are kept, not the newest few",
         ("dpsgd", "choco-sgd", "sgp", "parallel-sgd"),
-        (Edit(EARLY_MESSAGES + "put", "[-max_frames:]", ""),),
+        (Edit(EARLY_MESSAGES + "put", "Subscript sorted", "$0"),),
         {"faults": "all,byzantine-flood"},
     ),
     Mutant(
         "early-bytes-unbounded",
         "early messages are kept whatever bytes they take",
         ("dpsgd:early_bytes=8000", "choco-sgd:early_bytes=8000"),
-        (Edit("edgegossip.gossip.streams:_bytes_of", "sum(memoryview(f.body).nbytes for f in frames)", "0"),),
+        (Edit("edgegossip.gossip.streams:_bytes_of", "Call nbytes", "0"),),
         {"faults": "byzantine-flood", "nodes": 2},
     ),
     Mutant(
         "deadline-doubled",
         "a round waits twice as long as it should",
         ("dpsgd", "choco-sgd", "sgp"),
-        (Edit(SYNCHRONOUS + "step", "SetTimer(s.view.deadline_s)", "SetTimer(2 * s.view.deadline_s)"),),
+        (Edit(SYNCHRONOUS + "step", "Attribute deadline_s", "2 * $"),),
         {"faults": "all,loss=0.3"},
     ),
     Mutant(
         "deadline-halved",
         "a neighbour is given up before its time is over",
         ("dpsgd", "choco-sgd", "sgp"),
-        (Edit(SYNCHRONOUS + "step", "SetTimer(s.view.deadline_s)", "SetTimer(s.view.deadline_s / 2)"),),
+        (Edit(SYNCHRONOUS + "step", "Attribute deadline_s", "$ / 2"),),
         {"faults": "all,loss=0.3"},
     ),
     Mutant(
         "claims-of-an-earlier-round",
         "who offered its model in an earlier round counts among those who do now",
         ("dpsgd", "choco-sgd", "sgp"),
-        (Edit(SYNCHRONOUS + "_enter", "claims={},", "claims=s.claims,"),),
+        (
+            Edit(
+                SYNCHRONOUS + "_enter",
+                "Call lingering",
+                "$0($1, round=$2, ctx=$3, math=$4, out=$5, stepped=None, refused=$7, lingering=False, claims=$1.claims)",
+            ),
+        ),
         {"topology": "complete", "faults": "newcomer=2,loss=0.5@8-16", "nodes": 5},
     ),
     Mutant(
         "another-neighbour-blamed",
         "all neighbours are said to be silent, those that were heard as well",
         ("dpsgd", "deep-squeeze"),
-        (Edit(SYNCHRONOUS + "tick", "self._finish(s, missing,", "self._finish(s, s.ctx.awaited,"),),
+        (Edit(SYNCHRONOUS + "tick", "Call _finish", "$0($1, $1.ctx.awaited, $3)"),),
         {"faults": "all,loss=0.3"},
     ),
     Mutant(
         "never-heard",
         "a neighbour is left out of every mixing, once the quorum is there without it",
         ("dpsgd:quorum=0.5",),
-        (Edit(SYNCHRONOUS + "_finish", "if j not in s.refused and in_", "if j != min(s.ctx.neighbours.in_) and in_"),),
+        (Edit(SYNCHRONOUS + "_finish", "Compare refused", "$0 != min(s.ctx.neighbours.in_)"),),
         {"topology": "complete"},
     ),
 )
