@@ -305,6 +305,12 @@ def test_a_board_with_nothing_waits_for_a_neighbour_while_the_run_goes_on() -> N
     assert isinstance(a.question, Train)  # it has heard of the run
 
 
+def test_what_is_refused_is_nobodys_model() -> None:
+    a = come_again(RemoteMembers({"c": True})).give(PeerUp("b")).update()
+    a.give(received("b", 0, run_id=b"x" * 16))
+    assert a.closed() and a.engine.stage is Stage.ALONE
+
+
 def test_a_board_with_nothing_ends_when_the_run_does() -> None:
     a = come_again(RemoteMembers({"c": True}))
     a.give(MemberNews("c", False, left=True))

@@ -33,7 +33,7 @@ Violate = Callable[[str, int | None, str], None]
 
 
 @dataclass(slots=True)
-class Seen:
+class Observation:
     """Holds what was seen of one process of a node."""
 
     newest: dict[int, set[Round]] = field(default_factory=dict)  # by sender: rounds of the messages that it took in
@@ -63,7 +63,7 @@ class Witness:
         self._rounds = not algorithm.asynchronous and not getattr(_scheme(algorithm), "streams", True)
         self.broken_s = min((f.start for f in schedule.faults), default=math.inf)  # when the first thing breaks
         n = schedule.nodes
-        self._seen = [Seen() for _ in range(n)]
+        self._seen = [Observation() for _ in range(n)]
         self._senders = [{j for r in range(topology.period) for j in topology.neighbours(i, r).in_} for i in range(n)]
         self._heard: dict[tuple[int, int], bool] = {}  # (node, in-neighbour) of the last rounds
         self._places = [0, 0.0, 0.0]  # exchanges begun; where among all that are up the peer was, and the variance
@@ -72,7 +72,7 @@ class Witness:
 
     def booted(self, node: Node, nothing: bool) -> None:
         """A process begins."""
-        self._seen[node.index] = Seen(nothing=nothing)
+        self._seen[node.index] = Observation(nothing=nothing)
 
     def trains(self, node: Node, gone: bool) -> None:
         """A node begins a local update. `gone`: all its neighbours are."""

@@ -79,6 +79,23 @@ def test_a_trace_says_what_faults_make_of_a_message() -> None:
     assert "end of fault: leave" not in text
 
 
+def test_a_disk_that_is_full_or_slow_has_an_older_checkpoint_or_none() -> None:
+    def start(faults: str) -> str:
+        (found,) = re.findall(r"5\.\d+   1  starts from (.*), in round", traced("dpsgd", f"{faults}crash@4-5:1"))
+        return str(found)
+
+    assert start("full-disk@0-6:1,") == "nothing"
+    usual, slow = (int(start(f).removeprefix("its checkpoint of round ")) for f in ("", "slow-disk=2@0-6:1,"))
+    assert 0 < slow < usual
+
+
+def test_a_deaf_board_hears_nothing_and_is_heard() -> None:
+    text = traced("dpsgd", "deaf@1-4:1")
+    heard = [float(line.split()[0]) for line in text.splitlines() if re.search(r"   1  <- \d", line)]
+    assert ", lost (deaf)" in text and not [s for s in heard if 2.5 < s < 4.0]
+    assert [s for s in re.findall(r"([\d.]+)   [02]  <- 1: model", text) if 1.1 < float(s) < 4.0]
+
+
 def test_ids_are_exact_and_nobody_is_nan_away() -> None:
     text = traced("choco-sgd", "split@0-4:0,loss=0.3@0-5")
     assert re.search(r"session=[0-9a-f]{9,12}\b", text) and "e+" not in text
