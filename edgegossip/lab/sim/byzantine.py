@@ -5,9 +5,12 @@ them."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,9 +18,13 @@ from edgegossip import frame as wire
 from edgegossip.codecs.base import Codec, Ctx
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip.parallel import MOST_MESSAGES
+from edgegossip.lab.sim.node import Packet, Tampered
 from edgegossip.layout import Layout
 from edgegossip.types import EdgegossipError
 
+Lies: TypeAlias = Sequence[tuple[str, float]]  # kinds of fault, and in what share of the messages
+Chance: TypeAlias = Callable[[], float]
+FLOOD = "byzantine-flood"
 MESSAGES = 32  # of a flood at a time
 MOST_HUGE = 3  # frames a schedule: a million to the power of more than that leaves float32
 HUGE = np.float32(1e6)
@@ -138,9 +145,41 @@ class Byzantine:
             data[int(self._random() * len(data))] ^= 1 + int(self._random() * 255)
         return bytes(data)
 
+    def packet(self, packet: Packet, to: object, lies: Lies, chance: Chance, seen: Counter[str]) -> Packet:
+        """Return a message as it goes over a wire, and as one who tells these lies changes it."""
+        frame = packet.data
+        assert isinstance(frame, Frame)
+        data = self._built(frame)
+        for kind, share in lies:
+            if kind != FLOOD and chance() < share:
+                changed = self.tamper(kind, frame, to)
+                if changed is not None and changed != data:
+                    if kind != "byzantine-state" or frame.kind is Kind.STATE:  # else it only has one asked for
+                        seen[kind] += 1
+                    return _lie(packet, changed, kind)
+        return packet._replace(data=data)
+
+    def flooded(
+        self, packet: Packet, frame: Frame, lies: Lies, chance: Chance, period: int, seen: Counter[str]
+    ) -> list[Packet]:
+        """Return what comes after a message of one who floods others."""
+        more: list[Packet] = []
+        for kind, share in lies:
+            if kind == FLOOD and chance() < share:
+                more += [_lie(packet, data, kind) for data in flood(frame, period, self._limits)]
+        if more:
+            seen[FLOOD] += 1
+        return more
+
     @staticmethod
     def _built(frame: Frame) -> bytes:
         return b"".join(wire.build(frame))
+
+
+def _lie(packet: Packet, data: bytes, kind: str) -> Packet:
+    changed = Tampered(data)
+    changed.lie = kind
+    return Packet(packet.sender, changed, kind, zlib.crc32(data))
 
 
 def flood(frame: Frame, period: int, limits: wire.Limits) -> Iterator[bytes]:

@@ -19,6 +19,7 @@ from edgegossip.engine.node import Stage
 from edgegossip.frame import Aux, Kind
 from edgegossip.gossip.base import Audit, GossipAlgorithm, Send, Topology
 from edgegossip.lab.sim import naming
+from edgegossip.lab.sim.network import FailureDetector
 from edgegossip.lab.sim.node import Node
 from edgegossip.lab.sim.schedule import Schedule
 from edgegossip.types import Round
@@ -42,6 +43,9 @@ class Observation:
     stepped_s: float = math.inf  # on its own clock: when its update was used
     asked: dict[int, tuple[float, int]] = field(default_factory=dict)  # by peer: the last exchange begun
     links: dict[str, tuple[float, float]] = field(default_factory=dict)  # when busy until, slowest bytes/s seen
+    unfit: set[int] = field(default_factory=set)  # whom it said to train something else
+    trained: bool = False
+    outvoted: int = 0  # rounds that it has done since it is
     nothing: bool = False  # it came again without a checkpoint, and has got nobody's values
 
 
@@ -52,11 +56,13 @@ class Witness:
         self,
         schedule: Schedule,
         algorithm: GossipAlgorithm[object],
+        detector: FailureDetector,
         topology: Topology,
         catch_up_s: float,
         violate: Violate,
     ) -> None:
         self._algorithm, self._topology, self._violate = algorithm, topology, violate
+        self._detector = detector
         self._deadline_s, self._catch_up_s = schedule.deadline_s, catch_up_s
         self._staleness = int(naming.param_of(algorithm, "staleness", 0))
         self._overlaps = algorithm.listens and not algorithm.asynchronous
@@ -70,15 +76,35 @@ class Witness:
 
     # -- what nodes do
 
-    def booted(self, node: Node, nothing: bool) -> None:
-        """A process begins."""
-        self._seen[node.index] = Observation(nothing=nothing)
+    def began(self, index: int) -> None:
+        """A new process of a node listens."""
+        self._seen[index] = Observation()
 
-    def trains(self, node: Node, gone: bool) -> None:
-        """A node begins a local update. `gone`: all its neighbours are."""
-        if gone and self._seen[node.index].nothing:
+    def booted(self, node: Node, nothing: bool) -> None:
+        """A process has its model, or has `nothing`."""
+        self._seen[node.index].nothing = nothing and node.process > 1
+
+    def fits(self, index: int, peer: int) -> None:
+        """A node hears that a peer is there, and trains the same."""
+        self._seen[index].unfit.discard(peer)
+
+    def trains(self, node: Node) -> None:
+        """A node begins a local update."""
+        i, seen, detector = node.index, self._seen[node.index], self._detector
+        if not seen.trained and (detector.fits_nobody(i) or detector.outvoted(i)):
+            self._violate("unfit", i, "begins to train, though it does not fit its neighbours")
+        seen.trained = True
+        if seen.nothing and all(detector.knows_down(i, j) for j in detector.peers[i]):
             text = "trains, though it came again with nothing and nobody is there to take a model from"
-            self._violate("alone", node.index, text)
+            self._violate("alone", i, text)
+
+    def done(self, node: Node) -> None:
+        """It has done a round."""
+        seen = self._seen[node.index]
+        seen.outvoted = seen.outvoted + 1 if self._detector.outvoted(node.index) else 0
+        if seen.outvoted > 2:  # it may have heard so in the middle of one
+            text = "goes on, though the larger part of the boards trains something else"
+            self._violate("unfit", node.index, text)
 
     def stepped(self, node: Node) -> None:
         """Its update was used."""
@@ -110,6 +136,8 @@ class Witness:
         """It sent a message."""
         if send.to in node.refused:
             self._violate("shut-out", node.index, f"sends to {to}, whose message it refused")
+        if to in self._seen[node.index].unfit and self._detector.unfit(node.index, to):
+            self._violate("unfit", node.index, f"sends to {to}, which trains something else")
         if not self._algorithm.asynchronous or send.frame.kind is not Kind.MODEL or Aux.ANSWER in send.frame.aux:
             return
         exchange, asked = (send.frame.aux[Aux.SESSION], send.frame.sequence), self._seen[node.index].asked
@@ -125,6 +153,8 @@ class Witness:
 
     def said(self, node: Node, line: Log, lies: bool, now_s: float) -> None:
         """It logged something of a peer. `lies`: that one may."""
+        if line.event == "disagrees":
+            self._seen[node.index].unfit.add(node.view.members.index(line.fields["peer"]))
         if line.event == "waiting" and node.engine.stage is Stage.EXCHANGING:
             if down := node.engine.down.intersection(line.fields["missing"].split(",")):
                 self._violate("blame", node.index, f"waits for {sorted(down)}, who are gone: {line.text}")
@@ -170,6 +200,11 @@ class Witness:
 
     def look(self, node: Node, now_s: float) -> None:
         """Check a node that does not stand still."""
+        i, detector = node.index, self._detector
+        if node.has_heard and node.engine.listens:
+            unnamed = [j for j in detector.peers[i] if detector.unfit(i, j) and j not in self._seen[i].unfit]
+            if unnamed:
+                self._violate("unfit", i, f"does not say that {unnamed} train something else")
         stage, since_s = node.engine.stage, now_s - node.since_s
         if counted := {peer for peer in node.refused if peer not in node.engine.down}:
             self._violate("shut-out", node.index, f"counts {sorted(counted)} as there, whose messages it refused")

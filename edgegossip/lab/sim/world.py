@@ -4,7 +4,6 @@ call in here."""
 from __future__ import annotations
 
 import math
-import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,12 +30,12 @@ from edgegossip.engine.joining import Patience, RemoteMembers
 from edgegossip.engine.node import NodeConfig, NodeEngine, Stage
 from edgegossip.gossip.base import Audit, GossipAlgorithm, Says, Send
 from edgegossip.lab.sim import checkers, naming, trace
-from edgegossip.lab.sim.byzantine import Byzantine, flood
+from edgegossip.lab.sim.byzantine import Byzantine
 from edgegossip.lab.sim.checkers import Violation
 from edgegossip.lab.sim.disk import Disk, Saved
 from edgegossip.lab.sim.ledger import Ledger, spied
 from edgegossip.lab.sim.network import UNFIT, Clock, Decoded, FailureDetector, Network
-from edgegossip.lab.sim.node import Node, NodeEnvironment, Packet, Tampered
+from edgegossip.lab.sim.node import Node, NodeEnvironment, Packet
 from edgegossip.lab.sim.schedule import EQUAL_START, Schedule, Workload, edges, of, view_of
 from edgegossip.lab.sim.trace import describe
 from edgegossip.lab.sim.witness import ROUNDING_S, Witness
@@ -50,10 +49,7 @@ MOST_ROUNDS = 10**6  # of the run, until it is known how long it is
 PATIENCE = Patience(grace_s=1.5, announce_s=2.0, catch_up_s=1.0, return_s=3.0, gone_s=6.0, pending_bytes=64 << 10)
 NEWS_S = 0.2, 1.5  # until members have heard of one that is no neighbour
 STATE = wire.Kind.STATE
-MEMORY_EVERY = (
-    16  # rounds between two looks at what a state holds where nobody lies; else it is looked at in every round
-)
-FLOOD = "byzantine-flood"
+MEMORY_EVERY = 16  # rounds between two looks at what a state holds where nobody lies; else 1
 ROW_MIXING = frozenset({"dpsgd", "deep-squeeze", "choco-sgd", "bagua-lp"})  # a model becomes an average of models
 PUSH_SUM = frozenset({"sgp", "sparse-push", "quant-sgp"})  # so it does while every weight is positive
 
@@ -102,17 +98,16 @@ class World(NodeEnvironment):
         self.detector = FailureDetector(self.clock, of(seed, "presence"), peers, self._reachable, self._fit, self._tell)
         self.data_of = [0] * n  # which model the data of each node's process make
         self.unfit_ended: set[int] = set()  # nodes whose process ended because it fitted nobody
-        self._named: list[set[int]] = [set() for _ in range(n)]  # whom a node's process said to train something else
         self._lost_s: list[dict[int, float]] = [{} for _ in range(n)]  # by process: when it heard that a peer died
-        self._begun = [False] * n  # which processes have trained
-        self._outvoted = [0] * n  # rounds that a process has done since it is
         news = of(seed, "members")
         self._members_talk = news.random() < 0.5  # whether nodes hear of those that are no neighbours
         self._news_random = news.random
         self.came: set[int] = set()  # nodes that have been there at some time
         self.left: set[int] = set()  # nodes that said goodbye, and have not come back
         self.heard = [0] * n  # messages that arrived at each node's process
-        self.witness = Witness(schedule, self.algorithm, self.topology, PATIENCE.catch_up_s, self.violate)
+        self.witness = Witness(
+            schedule, self.algorithm, self.detector, self.topology, PATIENCE.catch_up_s, self.violate
+        )
         self._fresh_until_s = [0.0] * n  # until when a process that began with nothing must not go on without a model
         self.spoke_s = [0.0] * n  # when a node last said for whom it waits
         self.rounds = MOST_ROUNDS
@@ -132,9 +127,8 @@ class World(NodeEnvironment):
         # Somebody may name two far rounds in a row.
         self._confused = any(f.kind == "byzantine-mutation" for f in schedule.faults)
         self.progress_s = [0.0] * n  # when a node last got on
-        self.models: list[tuple[Vec, ...]] = [
-            ()
-        ] * n  # at the start of its last rounds, as many as may still count somewhere
+        # At the start of its last rounds, as many as may still count somewhere.
+        self.models: list[tuple[Vec, ...]] = [()] * n
         self.suspicions = self.departures = self.adoptions = self.restarts = self.states = 0
         self.listens_s = [0.0] * n  # since when messages for a node's process are not lost
         self.apart = False  # whether somebody began without one of its neighbours
@@ -181,10 +175,7 @@ class World(NodeEnvironment):
     @override
     def update(self, node: Node, model: Vec) -> LocalUpdate:
         i = node.index
-        if not self._begun[i] and (self.detector.fits_nobody(i) or self.detector.outvoted(i)):
-            self.violate("unfit", i, "begins to train, though it does not fit its neighbours")
-        self._begun[i] = True
-        self.witness.trains(node, all(self.detector.knows_down(i, j) for j in self.detector.peers[i]))
+        self.witness.trains(node)
         local = self.workload.update(i, model, self.quiet)
         how = local.lr, local.steps
         self.uneven |= how != self._rates.setdefault(self.algorithm.round(node.state), how)
@@ -208,7 +199,7 @@ class World(NodeEnvironment):
         self.round_of[i], self.progress_s[i] = self.algorithm.round(state) - 1, now
         self.models[i] = (model,)
         self._check_state(node, self.algorithm.audit(state))
-        self.witness.booted(node, saved is None and node.process > 1)
+        self.witness.booted(node, saved is None)
         self._fresh_until_s[i] = now + PATIENCE.catch_up_s if saved is None else 0.0
 
     @override
@@ -237,20 +228,20 @@ class World(NodeEnvironment):
     @override
     def send(self, node: Node, send: Send) -> None:
         i, to, mark = node.index, self.index[send.to], trace.mark(send.frame)
-        if to in self._named[i] and self.detector.unfit(i, to):
-            self.violate("unfit", i, f"sends to {to}, which trains something else")
         self.witness.sent(node, to, send)
         self.ledger.asks(i, to, send.frame)
         as_bytes = self.by_wire or i in self.liars
-        message = self._in_bytes(i, send, mark) if as_bytes else Packet(i, send.frame, "", mark)
+        lies, message = self.liars.get(i, ()), Packet(i, send.frame, "", mark)
+        if as_bytes:
+            message = self.byzantine.packet(message, send.to, lies, self.rng.random, self.seen)
         if self._rated and len(send.frame.body):
             message = message._replace(handed=[(node.process, self.clock.now, len(send.frame.body))])
         fate = self.network.send(i, to, message)
         if self.trace.say is not None:
             extra = (f", tampered with: {message.lie}" if message.lie else "") + (f", {fate}" if fate else "")
             self.trace.line(self.clock.now, i, f"-> {to}: {describe(send.frame)}{extra}")
-        if i in self.liars:
-            self._flood(i, to, send.frame)
+        for more in self.byzantine.flooded(message, send.frame, lies, self.rng.random, self.topology.period, self.seen):
+            self.network.send(i, to, more)
 
     @override
     def received(self, node: Node, accepted: Accepted, effects: list[Effect]) -> None:
@@ -330,9 +321,7 @@ class World(NodeEnvironment):
             self.violate("end", i, f"did round {done.round} of {node.engine.rounds}, and says that it is {last}")
         self._fresh_until_s[i] = 0.0
         self._check_led(i, round)
-        self._outvoted[i] = self._outvoted[i] + 1 if self.detector.outvoted(i) else 0
-        if self._outvoted[i] > 2:  # it may have heard so in the middle of one
-            self.violate("unfit", i, "goes on, though the larger part of the boards trains something else")
+        self.witness.done(node)
         audit = self.algorithm.audit(state)
         if fault := self._left_out(i, done.round, audit):
             self.violate("left-out", i, fault)
@@ -375,8 +364,6 @@ class World(NodeEnvironment):
         self.witness.said(node, line, self.index.get(line.fields.get("peer", "")) in self.lied, self.clock.now)
         if line.event == "waiting":
             self.spoke_s[node.index] = self.clock.now
-        if line.event == "disagrees":
-            self._named[node.index].add(self.index[line.fields["peer"]])
         if line.event != "suspect":
             return
         self.suspicions += 1
@@ -490,10 +477,6 @@ class World(NodeEnvironment):
     def look_at(self, node: Node) -> None:
         """Check what became of the frames that a node got, and whether it waits in silence."""
         i = node.index
-        if node.has_heard and node.engine.listens:
-            unnamed = [j for j in self.detector.peers[i] if self.detector.unfit(i, j) and j not in self._named[i]]
-            if unnamed:
-                self.violate("unfit", i, f"does not say that {unnamed} train something else")
         if fault := checkers.frames_fault(node.handed, node.accepted, node.dropped, node.refused, node.engine.pending):
             self.violate("frames", i, fault)
         if not node.paused:
@@ -515,31 +498,6 @@ class World(NodeEnvironment):
         return stage is Stage.JOINING and node.process == 1 and never_there and not self.heard[i]
 
     # -- between network and nodes
-
-    def _in_bytes(self, i: int, send: Send, mark: float) -> Packet:
-        """Return a frame as it goes over a wire, and as liars change it."""
-        data = b"".join(wire.build(send.frame))
-        for kind, share in self.liars.get(i, ()):
-            if kind != FLOOD and self.rng.random() < share:
-                changed = self.byzantine.tamper(kind, send.frame, send.to)
-                if changed is not None and changed != data:
-                    if kind != "byzantine-state" or send.frame.kind is STATE:  # else it only has one asked for
-                        self.seen[kind] += 1
-                    return Packet(i, _tampered(changed, kind), kind, zlib.crc32(changed))
-        return Packet(i, data, "", mark)
-
-    def _flood(self, i: int, to: int, frame: wire.Frame) -> None:
-        for kind, share in self.liars[i]:
-            if kind == FLOOD and self.rng.random() < share:
-                more = [
-                    Packet(i, _tampered(data, kind), kind, zlib.crc32(data))
-                    for data in flood(frame, self.topology.period, self.limits)
-                ]
-                for message in more:
-                    self.network.send(i, to, message)
-                if more:
-                    self.seen[kind] += 1
-                    self.trace.line(self.clock.now, i, f"-> {to}: {len(more)} messages of later rounds ({kind})")
 
     def _deliver(self, receiver: int, packet: Packet) -> None:
         node = self.nodes[receiver]
@@ -570,7 +528,7 @@ class World(NodeEnvironment):
         self.departures += not up
         name, left = self.nodes[node].view.members[peer], peer in self.left
         if up:
-            self._named[node].discard(peer)
+            self.witness.fits(node, peer)
             self._lost_s[node][peer] = math.inf  # it has not been lost
             self.nodes[node].take(PeerUp(name))
             return
@@ -619,10 +577,8 @@ class World(NodeEnvironment):
             self.trace.line(now, index, "listens, and looks for its neighbours")
         self.listens_s[index] = self.progress_s[index] = now
         self.heard[index] = 0
-        self._named[index].clear()
+        self.witness.began(index)
         self._lost_s[index].clear()
-        self._begun[index] = False
-        self._outvoted[index] = 0
         again = index in self.came
         self.came.add(index)
         self.left.discard(index)
@@ -641,9 +597,3 @@ class World(NodeEnvironment):
             self.left.add(index)
         self.detector.node_changed(index)
         self._spread(index, left, restarted=False)
-
-
-def _tampered(data: bytes, lie: str) -> Tampered:
-    changed = Tampered(data)
-    changed.lie = lie
-    return changed
