@@ -35,7 +35,7 @@ from edgegossip.types import LocalUpdate
 
 @pytest.mark.parametrize("name", gossip.names())
 def test_a_seed_gives_the_same_run_bit_for_bit(name: str) -> None:
-    options = Options(algorithms=(Named(name),), nodes=4, rounds=6)
+    options = Options(algorithms=(Named(name),), nodes=4, rounds=6, faults="loss=0.2,crash,delay")
     schedule = draw(5, options)
     one, two, other = run_schedule(schedule), run_schedule(schedule), run_schedule(draw(6, options))
     assert one.digest == two.digest != other.digest
