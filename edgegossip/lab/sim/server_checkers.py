@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median_high, median_low
 from typing import Any
@@ -554,16 +554,21 @@ class Ledger:
             self._violate("asked", None, f"round {round} asks {sorted(set(asked) - set(trusted))}, who are left out")
         if len(asked) != count or len(idle) < self._least:
             self._violate("asked", None, f"round {round} asks {len(asked)} of {len(trusted)} boards, not {count}")
-        if sum(q.instruction.examples is not None for q in questions if isinstance(q.instruction, Train)) > 1:
+        evaluate = [
+            n for n, q in asked.items() if isinstance(q.instruction, Train) and q.instruction.examples is not None
+        ]
+        if len(evaluate) > 1:
             self._violate("asked", None, "more than one board is asked to evaluate")
+        elif evaluate and len(asked) > 1:
+            self._check_choice(sorted(asked), evaluate)
         self._check_frames(frames, {name: q.address for name, q in asked.items()})
         self._asking = OpenRound(now_s, {q.number: q.name for q in questions})
         self._refused, self._mark_s = {}, now_s
 
-    def _check_choice(self, trusted: list[NodeId], asked: Mapping[NodeId, Question]) -> None:
-        """Boards at the front are no more often chosen than those at the end."""
-        n, k = len(trusted), len(asked)
-        places = [trusted.index(name) - (n - 1) / 2 for name in asked if name in trusted]
+    def _check_choice(self, among: list[NodeId], chosen: Collection[NodeId]) -> None:
+        """Check that boards at the front are no more often chosen than those at the end."""
+        n, k = len(among), len(chosen)
+        places = [among.index(name) - (n - 1) / 2 for name in chosen if name in among]
         self._places[0] += sum(places)
         self._places[1] += k * (n - k) * (n + 1) / 12  # the variance of such a sum, without repetition
         if abs(self._places[0]) > FAIR * math.sqrt(self._places[1]):

@@ -427,4 +427,11 @@ MUTANTS = (
         (Edit("edgegossip.engine.server_boards:sample", "Call sorted", "range(count)"),),
         options("none", "fraction=0.5", nodes=10, rounds=10),
     ),
+    Mutant(
+        "server-first-board-evaluates",
+        "always the first board of a round is asked to evaluate",
+        GOSSIP,
+        (Edit("edgegossip.engine.server_records:Evaluations.next_board", "BinOp len", "0"),),
+        options("none", "every=1,evaluates=boards", nodes=8, rounds=14),
+    ),
 )
