@@ -66,7 +66,7 @@ HELLO_S = 60.0  # how long a board may wait for a second Hello, where the first 
 SLACK_S = 5.0
 NEAR = 1e-4  # how far float32 sums may be from float64's, relative to the largest value
 CODED = 0.9  # of a change of a correction that the codec of the way down may lose, at most
-FAIR = 5.0  # standard deviations; a fair choice is as far off once in 10^6
+FAIR = 6.0  # standard deviations; a fair choice is as far off once in 10^9
 FEW, MANY = 2, 64  # rounds that a board is left out: the first time, and at most
 CAUSES_SILENCE = frozenset(
     (

@@ -432,6 +432,6 @@ MUTANTS = (
         "always the first board of a round is asked to evaluate",
         GOSSIP,
         (Edit("edgegossip.engine.server_records:Evaluations.next_board", "BinOp len", "0"),),
-        options("none", "every=1,evaluates=boards", nodes=8, rounds=14),
+        options("none", "every=1,evaluates=boards", nodes=8, rounds=30),
     ),
 )
