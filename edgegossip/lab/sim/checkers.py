@@ -24,6 +24,7 @@ ROW_TOLERANCE = 1e-6  # of the sum of the weights of a mixing; they may be float
 HULL_TOLERANCE = 1e-4  # of the largest value, for float32's rounding
 PLAUSIBLE = 3e4  # times the norm + 1: more no model grows in a round whatever a neighbour says
 IMPOSSIBLE = 1e5  # push-sum weight that a few nodes hand over in a few hundred rounds
+FAIR = 6.0  # standard deviations; a fair choice is as far off once in 10^9
 SLACK_S = 5.0  # on top of what a round may take
 REPLAY = "replay"  # the rule that only a second run can break
 

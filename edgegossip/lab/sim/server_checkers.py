@@ -54,6 +54,7 @@ from edgegossip.engine.server_events import (
 )
 from edgegossip.engine.server_records import Progress
 from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.lab.sim.checkers import FAIR
 from edgegossip.types import EdgegossipError, NodeId, Round, Vec
 
 MOMENTUM = 0.9  # of the combiner `momentum`
@@ -66,7 +67,6 @@ HELLO_S = 60.0  # how long a board may wait for a second Hello, where the first 
 SLACK_S = 5.0
 NEAR = 1e-4  # how far float32 sums may be from float64's, relative to the largest value
 CODED = 0.9  # of a change of a correction that the codec of the way down may lose, at most
-FAIR = 6.0  # standard deviations; a fair choice is as far off once in 10^9
 FEW, MANY = 2, 64  # rounds that a board is left out: the first time, and at most
 CAUSES_SILENCE = frozenset(
     (

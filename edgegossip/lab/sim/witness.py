@@ -19,6 +19,7 @@ from edgegossip.engine.node import Stage
 from edgegossip.frame import Aux, Kind
 from edgegossip.gossip.base import Audit, GossipAlgorithm, Send, Topology
 from edgegossip.lab.sim import naming
+from edgegossip.lab.sim.checkers import FAIR
 from edgegossip.lab.sim.network import FailureDetector
 from edgegossip.lab.sim.node import Node
 from edgegossip.lab.sim.schedule import Schedule
@@ -26,7 +27,6 @@ from edgegossip.types import Round
 
 ROUNDING_S = 1e-6  # of a node's own clock, which may be far from the virtual one
 LATE_S = 1.0  # after which somebody should have noticed
-FAIR = 6.0  # standard deviations; a fair choice is as far off once in 10^9
 _SILENT = re.compile(r"no message of round (\d+) within ([0-9.e+]+) s")
 _LOST = re.compile(r"its message of round (\d+) was lost")
 
