@@ -450,7 +450,8 @@ class Symmetric(Publishing[Mixing]):
         if self.publisher.replicates:
             copy = moved(m.copies.get(key, m.start), frame.body, ctx, ctx.fragment_of(frame))
         elif self.keeps or self.follows(ctx):
-            copy = ctx.view.codec.decode(frame.body, ctx.view.layout)
+            fragment = ctx.fragment_of(frame)
+            copy = fragment.within(ctx.view.codec.decode(frame.body, fragment.layout), m.latest)
         else:
             weight = ctx.neighbours.weights[sender]
             return replace(m, gathered=m.gathered.add(ctx, sender, frame.body, weight, m))

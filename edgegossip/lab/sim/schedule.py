@@ -183,7 +183,7 @@ def _algorithm(seed: int, options: Options, codec: Named, nodes: int) -> Named:
 def _robust(seed: int, algorithm: Named, codec: Named, nodes: int, options: Options) -> Named:
     """Mix now and then so that a liar is borne, where that can be."""
     rng = of(seed, "robust")
-    if rng.random() >= MALICIOUS or "outer_fragments" in algorithm.values:
+    if rng.random() >= MALICIOUS:
         return algorithm
     rule = ("nearest", "clip")[int(rng.random() * 2)]
     robust = Named.of(algorithm.name, {**algorithm.values, "malicious_nodes": 1, "malicious_rule": rule})
