@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from edgegossip.engine.events import Accepted, Arrived, Log
@@ -214,12 +214,11 @@ class Witness:
         if stage is Stage.CATCHING_UP and since_s > self._catch_up_s + LATE_S:
             self._violate("progress", node.index, f"waits for a model for {since_s:.1f} s, instead of going on")
 
-    def mixed(self, i: int, round: Round, audit: Audit, connected: Callable[[int], bool]) -> None:
-        """Take note of whom a mixing of the last rounds heard."""
-        if audit.row:
-            for j in self._topology.neighbours(i, round).in_:
-                if connected(j):
-                    self._heard[i, j] = self._heard.get((i, j), False) or j in audit.row
+    def mixed(self, i: int, round: Round, audit: Audit, done: Sequence[Round], lied: Collection[int]) -> None:
+        """Take note of whom one of the last mixings heard, of those who had `done` that round."""
+        for j in self._topology.neighbours(i, round).in_ if audit.row else ():
+            if done[j] >= round and j not in lied and self._detector.connected(i, j):
+                self._heard[i, j] = self._heard.get((i, j), False) or j in audit.row
 
     def conclude(self, live: Sequence[int]) -> None:
         """Check that nobody was shut out, once all was well, and that peers were chosen fairly."""

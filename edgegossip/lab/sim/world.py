@@ -329,7 +329,7 @@ class World(NodeEnvironment):
             self.violate("outer", i, fault)
         self.witness.rated(node, ended.rates)
         if self.settled and not (self.algorithm.listens or self.robust):
-            self.witness.mixed(i, done.round, audit, lambda j: j not in self.lied and self.detector.connected(i, j))
+            self.witness.mixed(i, done.round, audit, self.round_of, self.lied)
         self.round_of[i], self.progress_s[i] = done.round, now
         self.models[i] = (*self.models[i][-self.schedule.nodes :], model)
         self._check_state(node, audit)
