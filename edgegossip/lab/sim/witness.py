@@ -62,7 +62,7 @@ class Witness:
         violate: Violate,
     ) -> None:
         self._algorithm, self._topology, self._violate = algorithm, topology, violate
-        self._detector = detector
+        self._detector, self.pairs = detector, algorithm.asynchronous  # whether exchanges go in pairs
         self._deadline_s, self._catch_up_s = schedule.deadline_s, catch_up_s
         self._staleness = int(naming.param_of(algorithm, "staleness", 0))
         self._overlaps = algorithm.listens and not algorithm.asynchronous
@@ -128,7 +128,7 @@ class Witness:
         theirs in the round that it was in."""
         seen, down, members = self._seen[node.index], node.engine.down, node.view.members
         alive = {j for j in self._senders[node.index] if members[j] not in down}
-        if not self._algorithm.asynchronous and 2 * len(seen.offers & alive) < len(alive):
+        if not self.pairs and 2 * len(seen.offers & alive) < len(alive):
             text = f"took over a model that {sorted(seen.offers & alive)} of {sorted(alive)} offered in this round"
             self._violate("led", node.index, text)
 
@@ -138,7 +138,7 @@ class Witness:
             self._violate("shut-out", node.index, f"sends to {to}, whose message it refused")
         if to in self._seen[node.index].unfit and self._detector.unfit(node.index, to):
             self._violate("unfit", node.index, f"sends to {to}, which trains something else")
-        if not self._algorithm.asynchronous or send.frame.kind is not Kind.MODEL or Aux.ANSWER in send.frame.aux:
+        if not self.pairs or send.frame.kind is not Kind.MODEL or Aux.ANSWER in send.frame.aux:
             return
         exchange, asked = (send.frame.aux[Aux.SESSION], send.frame.sequence), self._seen[node.index].asked
         if asked.get(to) == exchange:

@@ -30,7 +30,7 @@ from edgegossip.engine.joining import Patience, RemoteMembers
 from edgegossip.engine.node import NodeConfig, NodeEngine, Stage
 from edgegossip.gossip.base import Audit, GossipAlgorithm, Send
 from edgegossip.lab.sim import checkers, naming, trace
-from edgegossip.lab.sim.byzantine import Byzantine
+from edgegossip.lab.sim.byzantine import FLOOD, Byzantine
 from edgegossip.lab.sim.checkers import Violation
 from edgegossip.lab.sim.disk import Disk, Saved
 from edgegossip.lab.sim.ledger import Ledger, spied
@@ -49,7 +49,7 @@ MOST_ROUNDS = 10**6  # of the run, until it is known how long it is
 PATIENCE = Patience(grace_s=1.5, announce_s=2.0, catch_up_s=1.0, return_s=3.0, gone_s=6.0, pending_bytes=64 << 10)
 NEWS_S = 0.2, 1.5  # until members have heard of one that is no neighbour
 STATE = wire.Kind.STATE
-MEMORY_EVERY = 16  # rounds between two looks at what a state holds where nobody lies; else 1
+MEMORY_EVERY = 16  # rounds between two looks at what a state holds where nobody floods others; else 1
 ROW_MIXING = frozenset({"dpsgd", "deep-squeeze", "choco-sgd", "bagua-lp"})  # a model becomes an average of models
 PUSH_SUM = frozenset({"sgp", "sparse-push", "quant-sgp"})  # so it does while every weight is positive
 
@@ -124,16 +124,16 @@ class World(NodeEnvironment):
         self.last_round: Round | None = None  # after which nodes rest; None: not yet known
         self.round_of: list[Round] = [-1] * n  # last that a node's process reported
         self.furthest: Round = 0  # that anybody was in
-        # Somebody may name two far rounds in a row.
-        self._confused = any(f.kind == "byzantine-mutation" for f in schedule.faults)
+        kinds = {f.kind for f in schedule.faults}
+        self._confused = "byzantine-mutation" in kinds  # somebody may name two far rounds in a row
+        self._memory_every = 1 if FLOOD in kinds else MEMORY_EVERY
         self.progress_s = [0.0] * n  # when a node last got on
         # At the start of its last rounds, as many as may still count somewhere.
         self.models: list[tuple[Vec, ...]] = [()] * n
         self.suspicions = self.departures = self.adoptions = self.restarts = self.states = 0
         self.listens_s = [0.0] * n  # since when messages for a node's process are not lost
         self.apart = False  # whether somebody began without one of its neighbours
-        # Learning rate and steps of each round, of whoever trained in it first.
-        self._rates: dict[Round, tuple[float, int]] = {}
+        self._rates: dict[Round, tuple[float, int]] = {}  # and steps of a round, of who trained in it first
         self.uneven = False  # whether somebody had another one in the same round
         self.states_ahead = 0  # of them, those of a later round than the one that they ended at the receiver
         self._most = [checkers.pending_limit(self.topology, i, algorithm, self.limits.max_body_bytes) for i in range(n)]
@@ -229,7 +229,8 @@ class World(NodeEnvironment):
     def send(self, node: Node, send: Send) -> None:
         i, to, mark = node.index, self.index[send.to], trace.mark(send.frame)
         self.witness.sent(node, to, send)
-        self.ledger.asks(i, to, send.frame)
+        if self.witness.pairs:
+            self.ledger.asks(i, to, send.frame)
         as_bytes = self.by_wire or i in self.liars
         lies, message = self.liars.get(i, ()), Packet(i, send.frame, "", mark)
         if as_bytes:
@@ -257,7 +258,7 @@ class World(NodeEnvironment):
         if self.trace.say is not None:
             self.trace.line(self.clock.now, i, f"<- {sender}: {describe(frame)}")
         self.witness.received(node, sender, accepted)
-        if self.algorithm.asynchronous and (fault := ledger.answered(i, sender, frame, old, new)):
+        if self.witness.pairs and (fault := ledger.answered(i, sender, frame, old, new)):
             self.violate("ledger", i, fault)
         if not (ledger.disks_lost or lie):
             return
@@ -335,7 +336,7 @@ class World(NodeEnvironment):
         self._check_state(node, audit)
         if self.lied and self.plain and (fault := checkers.implausible_fault(self.models[i])):
             self.violate("accepted", i, fault)
-        if self.lied or node.rounds_done % MEMORY_EVERY == 0:
+        if node.rounds_done % self._memory_every == 0:
             self._check_memory(node)
         if self.on_round is not None:
             self.on_round(node)
