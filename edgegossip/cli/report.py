@@ -13,8 +13,7 @@ from edgegossip.cli.options import JSON, RUNS, TOGETHER, command
 from edgegossip.options import REQUIRED, option
 from edgegossip.report.exports import Exports
 from edgegossip.report.style import Figures
-from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError
-from edgegossip.untrusted import printable
+from edgegossip.types import EXIT_OK, ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +24,6 @@ class Report:
     exports: Exports
     together: bool = TOGETHER()
     figures: Figures
-    verify: bool = option(False, "Print what contradicts in the run folders (docs/run-folder.md), and nothing else.")
     as_json: bool = JSON()
 
 
@@ -42,13 +40,9 @@ def report(options: Report) -> int:
       edgegossip report RUN --trace trace.json --csv out
       edgegossip report RUN --plot-format pdf --no-plot-titles
       edgegossip report pi-*/runs/* --together --html fleet.html
-      edgegossip report runs/* --verify
 
     The page is one file without network requests; open it in a browser (docs/report.md).
-    --verify ends with 6 when a run's figures contradict each other.
     """
-    if options.verify:
-        return _verify(options)
     from edgegossip.fleet.launch.run_folders import show
     from edgegossip.report.exports import write_exports
     from edgegossip.report.web.view import read_runs
@@ -64,28 +58,6 @@ def report(options: Report) -> int:
     for written in write_exports(views, options.exports, page=not options.as_json):
         click.echo(written, err=options.as_json)
     return EXIT_OK
-
-
-def _verify(options: Report) -> int:
-    """Hold each run folder against the laws, and print where it breaks them. Returns the exit
-    code."""
-    from edgegossip.telemetry.laws import law_names, verify
-    from edgegossip.telemetry.run_folder import read_run
-
-    if options.together or options.exports != Exports():
-        raise ConfigError("--verify looks at each folder alone and writes nothing: leave the other options out")
-    found = {folder: verify(read_run(folder)) for folder in options.runs}
-    laws = law_names()
-    if options.as_json:
-        runs = [{"run": folder.name, "contradictions": [c.to_json() for c in found[folder]]} for folder in found]
-        click.echo(json.dumps({"laws": laws, "runs": runs}))
-    else:
-        for folder, contradictions in found.items():
-            for one in contradictions:
-                click.echo(f"{folder.name}: {printable(one.text, 500)} ({one.law})")
-            if not contradictions:
-                click.echo(f"{folder.name}: nothing contradicts, by {len(laws)} laws")
-    return EXIT_RUN if any(found.values()) else EXIT_OK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@
     Clocks().at(record)                         clocks.py    times of all nodes on one clock
     verdict.findings(evidence, boards)          verdict.py    what came out other than was asked for
     Evidence().take(record)                     evidence.py   what that goes by; cures.py has cures
-    verify(read_run(path))                      laws.py       what contradicts; history.py
     SocketMeter().sample()                      sockets.py    bytes of the process's connections
 
 Nothing is imported here, so that each user pays for its own part only.

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from edgegossip.report.web.page import write_page
 from edgegossip.telemetry.records import PARTS
-from edgegossip.telemetry.run_folder import RunFolder, read_run
+from edgegossip.telemetry.run_folder import read_run
 from edgegossip.telemetry.summary import summarise
 from edgegossip.untrusted import printable
 from tests.drawn import drawn_texts
@@ -98,25 +98,6 @@ def test_what_cannot_be_written_is_one_sentence(command, runs, tmp_path):
     assert code == 4 and "cannot write" in err
     code, _, err = command("report", str(tmp_path))
     assert code == 3 and "not a run folder" in err
-
-
-def test_what_contradicts_is_said_and_ends_with_6(command, tmp_path):
-    folders = []
-    for accuracy in (0.91, 91.0):
-        folder = RunFolder.create(tmp_path, f"run-{accuracy}", "", {})
-        folder.metrics("board-0", 0, {"eval/accuracy": accuracy})
-        folder.close()
-        folders.append(str(folder.path))
-    code, out, _ = command("report", "--verify", folders[0])
-    assert code == 0 and "nothing contradicts" in out and not list(tmp_path.glob("*/report.html"))
-    code, out, _ = command("report", "--verify", *folders)
-    assert code == 6 and "eval/accuracy = 91, which is not in 0..1 (shares-are-shares)" in out
-    code, out, _ = command("report", "--verify", "--json", *folders)
-    document = json.loads(out)
-    found = [[one["law"] for one in run["contradictions"]] for run in document["runs"]]
-    assert code == 6 and found == [[], ["shares-are-shares"]] and len(document["laws"]) > 20
-    code, _, err = command("report", "--verify", "--together", *folders)
-    assert code == 2 and "looks at each folder alone" in err
 
 
 def test_top_shows_the_newest_run_as_it_is(command, runs):

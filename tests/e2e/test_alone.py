@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import edgegossip
-from edgegossip.telemetry.laws import verify
 from edgegossip.telemetry.run_folder import read_run
 from edgegossip.types import ConfigError
 from tests.e2e.command import edgegossip as command
+from tests.laws.laws import verify
 
 ROUNDS, STEPS, LR = 12, 2, 0.1
 SCRIPT = """

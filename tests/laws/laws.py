@@ -23,7 +23,6 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from edgegossip.telemetry.history import Node, Row, Run, read
 from edgegossip.telemetry.records import (
     EVALUATED,
     LINK_BYTES,
@@ -37,6 +36,7 @@ from edgegossip.telemetry.records import (
 from edgegossip.telemetry.run_folder import HOLDS, RunData
 from edgegossip.telemetry.summary import COORDINATOR, SENT, summarise
 from edgegossip.types import NodeId
+from tests.laws.history import Node, Row, Run, read
 
 MOST = 5  # sentences of one law; of the rest the number is told
 EXACT, CLOSE = 1e-9, 1e-6  # relative: what a sum of floats is off by, what was written with fewer digits
@@ -66,10 +66,6 @@ class Contradiction:
 
     law: str  # its name, for programs
     text: str  # what contradicts what: a sentence without its full stop
-
-    def to_json(self) -> dict[str, str]:
-        """Return it as `report --verify --json` prints it."""
-        return {"law": self.law, "text": self.text}
 
 
 Broken: TypeAlias = Iterable[str]

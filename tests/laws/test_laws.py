@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from edgegossip.telemetry.laws import law_names, verify
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise
 from tests.e2e.command import run_json
+from tests.laws.laws import law_names, verify
 
 pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
 
