@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedTrimmedAvg, Krum, Strategy
 
 from edgegossip import codecs
@@ -16,22 +16,13 @@ from edgegossip.flower import compressed, compression_mod
 from edgegossip.flower.combine import BoardGrid
 from edgegossip.flower.messages import FRAME, STYPE
 from edgegossip.flower.records import RecordLayout
-from edgegossip.types import PeerError
+from tests.flower.fleet import CONFIG, Contexts, Fleet
 
 BOARDS = 5
-CONFIG: dict[str, Any] = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
 
 
 def _context() -> Context:
-    return Context(run_id=77, node_id=0, node_config={}, state=RecordDict(), run_config={})
-
-
-class Contexts(dict[int, Context]):
-    """One a client, as Flower keeps them."""
-
-    def __missing__(self, node: int) -> Context:
-        self[node] = _context()
-        return self[node]
+    return Contexts()[0]
 
 
 def _arrays() -> ArrayRecord:
@@ -185,30 +176,17 @@ def test_differences_go_down_and_memories_live_in_the_context(make: Any, in_run:
 
 
 def test_a_client_that_lost_its_context_gets_the_whole_model(in_run: int) -> None:
-    codec, down = codecs.get("fp32"), codecs.get("fp16")
-    each = Contexts()
-    strategy = compressed(FedAvg(**CONFIG), codec, downlink=down, on_refused=lambda reply, reason: None)
-    failed: list[tuple[int, str]] = []
-
-    def client(message: Message) -> Message:
-        try:
-            return compression_mod(codec, downlink=down)(message, each[message.metadata.dst_node_id], _app)
-        except PeerError as error:
-            failed.append((message.metadata.dst_node_id, str(error)))
-            return Message(Error(0, str(error)), reply_to=message)
-
-    arrays = _arrays()
-    for server_round in range(1, 5):
-        if server_round == 3:
-            each[2] = _context()
-        messages = list(strategy.configure_train(server_round, arrays, ConfigRecord(), BoardGrid([1, 2, 3])))
+    fleet, arrays = Fleet(FedAvg(**CONFIG), "fp32", _app, "fp16", nodes=[1, 2, 3]), _arrays()
+    for number in range(1, 5):
+        if number == 3:
+            del fleet.contexts[2]
+        messages = fleet.ask("train", number, arrays)
         sizes = {m.metadata.dst_node_id: len(m.content["arrays"][FRAME].data) for m in messages}
-        whole = server_round == 1
-        assert (sizes[1] > 200) == whole and (sizes[2] > 200) == (whole or server_round == 4), (server_round, sizes)
-        new, _ = strategy.aggregate_train(server_round, [client(m) for m in messages])
-        assert new is not None
-        arrays = new
-    assert [node for node, _ in failed] == [2] and "this board has none" in failed[0][1]
+        whole = number == 1
+        assert (sizes[1] > 200) == whole and (sizes[2] > 200) == (whole or number == 4), (number, sizes)
+        arrays = fleet.trained(number, messages)
+    ((node, why),) = fleet.failed
+    assert node == 2 and "this board has none" in why
 
 
 def watched(seen: list[np.ndarray[Any, Any]]) -> Callable[[Message, Context], Message]:
@@ -225,24 +203,15 @@ def watched(seen: list[np.ndarray[Any, Any]]) -> Callable[[Message, Context], Me
 
 
 def test_a_model_that_was_evaluated_does_not_travel_again(in_run: int) -> None:
-    codec, down = codecs.get("fp32"), codecs.get("fp16")
-    each = Contexts()
-    strategy = compressed(FedAvg(**{**CONFIG, "fraction_evaluate": 1.0}), codec, downlink=down)
-    mod = compression_mod(codec, downlink=down)
     seen: list[np.ndarray[Any, Any]] = []
-
-    app = watched(seen)
-
-    arrays, grid = _arrays(), BoardGrid([1, 2])
-    for server_round in (1, 2):
-        messages = list(strategy.configure_train(server_round, arrays, ConfigRecord(), grid))
-        assert [FRAME in m.content["arrays"] for m in messages] == [server_round == 1] * 2
-        replies = [mod(m, each[m.metadata.dst_node_id], app) for m in messages]
-        new, _ = strategy.aggregate_train(server_round, replies)
-        assert new is not None
-        arrays = new
-        messages = list(strategy.configure_evaluate(server_round, arrays, ConfigRecord(), grid))
-        strategy.aggregate_evaluate(server_round, [mod(m, each[m.metadata.dst_node_id], app) for m in messages])
+    fleet = Fleet(FedAvg(**{**CONFIG, "fraction_evaluate": 1.0}), "fp32", watched(seen), "fp16", nodes=[1, 2])
+    arrays = _arrays()
+    for number in (1, 2):
+        messages = fleet.ask("train", number, arrays)
+        assert [FRAME in m.content["arrays"] for m in messages] == [number == 1] * 2
+        arrays = fleet.trained(number, messages)
+        fleet.evaluate(number, arrays)
+    assert not fleet.failed
     np.testing.assert_array_equal(seen[2], seen[4])  # evaluated after round 1, trained from in round 2
     np.testing.assert_allclose(seen[-1], arrays["bias"].numpy(), atol=1e-3)
 

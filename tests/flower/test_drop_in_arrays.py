@@ -15,7 +15,7 @@ from edgegossip.flower import compressed, compression_mod
 from edgegossip.flower.combine import BoardGrid
 from edgegossip.flower.records import conform
 from edgegossip.types import EdgegossipError
-from tests.flower.test_drop_in import CONFIG, Contexts
+from tests.flower.fleet import CONFIG, Contexts
 
 MASK = np.triu(np.full((40, 40), -np.inf, np.float32), 1)
 BUFFERS: dict[str, np.ndarray[Any, Any]] = {

@@ -9,18 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.mod import LocalDpMod
-from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.serverapp.strategy import FedAvg
 
 from edgegossip import codecs
-from edgegossip.flower import compressed, compression_mod
+from edgegossip.flower import compression_mod
 from edgegossip.flower.combine import BoardGrid
 from edgegossip.flower.messages import FRAME
 from edgegossip.flower.mod import STRATEGIES
-from tests.flower.test_drop_in import CONFIG, Contexts
+from tests.flower.fleet import CONFIG, NODES, Contexts, Fleet, plus_one, replied
 
-NODES = [1, 2, 3, 4]
 CODECS = ["fp32", "minmax8", "co3"]
 
 
@@ -29,60 +28,10 @@ def _record(value: float, size: int = 60) -> ArrayRecord:
     return ArrayRecord({"w": Array(w + np.float32(value)), "n": Array(np.asarray(7))})
 
 
-def _reply(message: Message, record: Any, name: str = "arrays", **metrics: Any) -> Message:
-    content = {name: ArrayRecord(dict(record)), "metrics": MetricRecord({"num-examples": 1, **metrics})}
-    return Message(RecordDict(content), reply_to=message)
-
-
-def _plus_one(message: Message, context: Context) -> Message:
-    record = message.content["arrays"]
-    return _reply(message, {**record, "w": Array(record["w"].numpy() + np.float32(1))})
-
-
-class Fleet:
-    """Clients of `app` around a strategy of which rounds are played step by step. `downlink`: codec
-    of what goes down."""
-
-    def __init__(
-        self, strategy: Strategy, codec: str | None, app: Any = _plus_one, downlink: str | None = None
-    ) -> None:
-        down = None if downlink is None else codecs.get(downlink)
-        self.refused: list[tuple[int, str]] = []
-        self.failed: list[str] = []
-        self.strategy, self.app, self.contexts, self.mod = strategy, app, Contexts(), None
-        if codec is not None:
-            self.strategy = compressed(strategy, codecs.get(codec), downlink=down, on_refused=self._refused)
-            self.mod = compression_mod(codecs.get(codec), downlink=down)
-
-    def _refused(self, reply: Message, reason: str) -> None:
-        self.refused.append((reply.metadata.src_node_id, reason))
-
-    def ask(self, kind: str, number: int, arrays: ArrayRecord) -> list[Message]:
-        configure = getattr(self.strategy, f"configure_{kind}")
-        found = list(configure(number, arrays, ConfigRecord(), BoardGrid(NODES)))
-        return sorted(found, key=lambda m: m.metadata.dst_node_id)
-
-    def answer(self, messages: Iterable[Message]) -> list[Message]:
-        replies = []
-        for message in messages:
-            call, context = self.app, self.contexts[message.metadata.dst_node_id]
-            try:
-                replies.append(call(message, context) if self.mod is None else self.mod(message, context, call))
-            except Exception as error:
-                self.failed.append(str(error))
-                replies.append(Message(Error(2, f"{type(error)}:<'{error}'>"), reply_to=message))
-        return replies
-
-    def train(self, number: int, arrays: ArrayRecord) -> ArrayRecord:
-        new, _ = self.strategy.aggregate_train(number, self.answer(self.ask("train", number, arrays)))
-        assert new is not None
-        return new
-
-
 def _halfway(message: Message, context: Context) -> Message:
     """Clients of the first model come nearer to 1, those of the second answer what they got."""
     w, to = message.content["arrays"]["w"].numpy(), message.content["config"].get("to")
-    return _reply(message, {"w": Array(w if to is None else (w + (np.float32(to) - w) / 2).astype(np.float32))})
+    return replied(message, {"w": Array(w if to is None else (w + (np.float32(to) - w) / 2).astype(np.float32))})
 
 
 @pytest.mark.parametrize("pair", [("co3", None), ("co3", "4-bit-elastiquant"), ("fp32", "8-bit-elastiquant")])
@@ -149,7 +98,7 @@ class Parts(FedAvg):
 def _trains_parts(message: Message, context: Context) -> Message:
     step = np.random.default_rng(9).normal(size=400).astype(np.float32) ** 3
     record, parts = message.content["arrays"], str(message.content["config"]["parts"])
-    return _reply(message, {k: Array(record[k].numpy() + step) for k in parts})
+    return replied(message, {k: Array(record[k].numpy() + step) for k in parts})
 
 
 @pytest.mark.parametrize("codec", ["co3", "dgc", "powersgd"])
@@ -281,7 +230,7 @@ def test_differences_are_coded_as_such(codec: str, in_run: int) -> None:
 
     def app(message: Message, context: Context) -> Message:
         x = message.content["arrays"]["w"].numpy()
-        return _reply(message, {"w": Array(np.float32(0.2) * (true - x))})
+        return replied(message, {"w": Array(np.float32(0.2) * (true - x))})
 
     fleet = Fleet(Adding(**CONFIG), codec, app)
     arrays = ArrayRecord({"w": Array(rng.normal(size=400).astype(np.float32))})
@@ -300,7 +249,7 @@ def test_who_did_not_answer_gets_the_next_model_whole(codec: str, in_run: int) -
     )
     replies = fleet.answer(fleet.ask("evaluate", 1, arrays))
     fleet.strategy.aggregate_evaluate(1, [replies[0], *replies[2:]])
-    fleet.app = _plus_one
+    fleet.app = plus_one
     messages = fleet.ask("train", 2, arrays)
     assert [FRAME in m.content["arrays"] for m in messages] == [False, True, False, False]
     fleet.strategy.aggregate_train(2, fleet.answer(messages))
@@ -318,7 +267,7 @@ def test_errors_in_another_nodes_name_cost_nobody_a_round(in_run: int) -> None:
     def app(message: Message, context: Context) -> Message:
         if message.metadata.message_type == "train":
             record = message.content["arrays"]
-            return _reply(message, {"w": Array(record["w"].numpy() + np.float32(1))})
+            return replied(message, {"w": Array(record["w"].numpy() + np.float32(1))})
         return Message(RecordDict({"metrics": MetricRecord({"num-examples": 1, "loss": 1.0})}), reply_to=message)
 
     fleet.mod = lambda message, context, call: mod(message, context, lambda m, c: privacy(m, c, call))  # type: ignore[assignment]
@@ -340,7 +289,7 @@ def test_clients_answer_more_arrays_fewer_or_none(codec: str, in_run: int) -> No
         record["w"] = Array(record["w"].numpy() + np.float32(0.5))
         if number == 1:
             record["norms"] = Array(np.arange(-3, 3, dtype=np.float32))
-        return _reply(message, {k: a for k, a in record.items() if number < 3 or k == "norms"})
+        return replied(message, {k: a for k, a in record.items() if number < 3 or k == "norms"})
 
     found = []
     for name in (None, codec):
@@ -361,7 +310,7 @@ def test_clients_answer_more_arrays_fewer_or_none(codec: str, in_run: int) -> No
 def test_types_and_names_are_those_that_clients_answer(codec: str, answer: Any, name: str, in_run: int) -> None:
     def app(message: Message, context: Context) -> Message:
         record = {"w": Array(message.content["arrays"]["w"].numpy()[::-1].copy()), "n": Array(answer)}
-        return _reply(message, record, name)
+        return replied(message, record, name)
 
     strategy = Groups(_record(50))
     fleet = Fleet(strategy, codec, app)
@@ -394,7 +343,7 @@ class Own(FedAvg):
 def test_a_strategy_of_ones_own_gets_what_its_clients_answer(content: dict[str, Any], in_run: int) -> None:
     def app(message: Message, context: Context) -> Message:
         one = message.metadata.dst_node_id == 1
-        return _plus_one(message, context) if one else Message(RecordDict(content), reply_to=message)  # type: ignore[arg-type]
+        return plus_one(message, context) if one else Message(RecordDict(content), reply_to=message)  # type: ignore[arg-type]
 
     fleet = Fleet(Own(**CONFIG), "co3", app)
     fleet.strategy.aggregate_train(1, fleet.answer(fleet.ask("train", 1, _record(0))))
@@ -411,7 +360,7 @@ def test_a_client_without_the_mod_is_told_of(in_run: int, caplog: pytest.LogCapt
         r.getMessage() for r in caplog.records if "ClientApp(mods=[compression_mod(codec, ...), ...])" in r.getMessage()
     ]
     assert len(told) == 1 and "KeyError" in told[0]
-    fleet.app = lambda message, context: _reply(message, _record(1))
+    fleet.app = lambda message, context: replied(message, _record(1))
     fleet.strategy.aggregate_train(3, fleet.answer(fleet.ask("train", 3, _record(0))))
     assert len(fleet.refused) == len(NODES) and "its app needs the mod" in fleet.refused[0][1]
 
@@ -431,7 +380,7 @@ def test_a_server_without_compressed_is_told_of_once(in_run: int, caplog: pytest
     fleet, mod = Fleet(FedAvg(**CONFIG), None), compression_mod(codecs.get("co3"))
     with caplog.at_level(logging.WARNING, "edgegossip.flower"):
         for message in fleet.ask("train", 1, _record(0)):
-            mod(message, fleet.contexts[1], _plus_one)
+            mod(message, fleet.contexts[1], plus_one)
     assert [r.getMessage() for r in caplog.records if r.name == "edgegossip.flower"] == [
         "the server sends arrays uncompressed: wrap its strategy, strategy = compressed(strategy, codec, ...)"
     ]

@@ -27,7 +27,7 @@ from edgegossip.codecs.base import Codec
 from edgegossip.flower import compressed, compression_mod
 from edgegossip.flower.combine import BoardGrid
 from edgegossip.types import UsageError
-from tests.flower.test_drop_in import CONFIG, Contexts
+from tests.flower.fleet import CONFIG, Contexts
 
 C = 0.5
 BOARDS = 3

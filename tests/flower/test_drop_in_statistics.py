@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg
 from edgegossip import codecs
 from edgegossip.flower import compressed, compression_mod
 from edgegossip.flower.combine import BoardGrid
-from tests.flower.test_drop_in import CONFIG, Contexts
+from tests.flower.fleet import CONFIG, Contexts
 from tests.flower.test_drop_in_privacy import WRAPPERS
 
 PAIRS = [("co3", None), ("co3", "4-bit-elastiquant"), ("deadzone", "4-bit-elastiquant"), ("fp32", "4-bit-elastiquant")]
