@@ -15,7 +15,7 @@ from edgegossip.training.base import require_plain_steps
 from edgegossip.training.data import Board, Description, describe, is_custom, locate, open_data
 from edgegossip.training.data.doubts import doubts
 from edgegossip.training.names import import_function, is_custom_function, unknown
-from edgegossip.types import ConfigError
+from edgegossip.types import ConfigError, DataError
 
 # Of each task: what its targets may be (`Description.target`), and its training.task_params.
 TASKS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -88,12 +88,23 @@ def check_data(recipe: Recipe, boards: Sequence[Board] = ()) -> None:
 
 def data_doubts(recipe: Recipe, boards: Sequence[Board] = ()) -> list[str]:
     """Open the data as these boards will, and return what is doubtful in them, a sentence each.
-    Raises as `open_data` does; of a script nothing is known."""
+    Raises as `open_data` does, and DataError for boards whose data are not of one kind, as they
+    would when they meet; of a script nothing is known."""
     found: dict[str, list[str]] = {}
+    first: dict[str, tuple[str, object]] = {}  # what all must have alike -> who has it, and what
     for board in () if recipe.run.script else boards or (None,):
         data = open_data(recipe.data, board)
+        name = board.name if board else "the run"
+        for key in ("shape", "dtype", "target", "names", "columns"):
+            mine = getattr(data.about, key)
+            other, theirs = first.setdefault(key, (name, mine)) if mine else (name, mine)
+            if theirs != mine:
+                raise DataError(
+                    f"the {key} of {name} are {mine}, and those of {other} {theirs}: boards train together on one kind of "
+                    "data (data.labels gives classes one order, data.params.columns columns)"
+                )
         for doubt in doubts(data.train, data.about, whole=True):
-            found.setdefault(doubt, []).append(board.name if board else "the run")
+            found.setdefault(doubt, []).append(name)
     return [f"the data of {', '.join(names)}: {doubt}" for doubt, names in found.items()]
 
 

@@ -158,6 +158,20 @@ def test_a_dry_run_looks_at_the_data_of_each_board(command, tmp_path: Path) -> N
     assert code == 0 and said.startswith("the data of board-0, board-1: channel 2 of 2 has values of about 1.01")
 
 
+def test_a_dry_run_refuses_boards_that_would_refuse_each_other(command, tmp_path: Path) -> None:
+    for k, head in enumerate(("a,b,kind", "b,a,kind")):
+        (tmp_path / f"board-{k}").mkdir()
+        (tmp_path / f"board-{k}" / "train.csv").write_text(
+            head + "\n" + "".join(f"{n},{n},{n % 2}\n" for n in range(9))
+        )
+    (tmp_path / "own.toml").write_text(
+        f'[data]\nname = "csv"\ndir = "{tmp_path}/{{board}}"\npartition = "local"\nparams = {{ target = "kind" }}\n'
+        "shape = [2]\nclasses = 2\n"
+    )
+    code, _, err = command("run", str(tmp_path / "own.toml"), "--boards", "2", "--dry-run")
+    assert code == 3 and "the columns of board-1 are" in err
+
+
 def test_what_is_read_of_a_table_is_said(command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns, counts by class, what was left out and passed over, and ranges; these not in what is
     handed on."""
