@@ -110,6 +110,20 @@ class RunPlan:
         return max(self.classes) / sum(self.classes) if sum(self.classes) and len(self.classes) > 1 else None
 
 
+@dataclass(frozen=True, slots=True)
+class Untrained:
+    """Says in how many of a board's rounds its training did not reach the model."""
+
+    rounds: int
+    unchanged: int  # nothing of it changed
+    elsewhere: int  # all steps were on other parameters
+
+    @property
+    def most(self) -> int:
+        """In how many it was so at least."""
+        return max(self.unchanged, self.elsewhere)
+
+
 @dataclass(slots=True)
 class Board:
     """What is known of one board."""
@@ -127,7 +141,7 @@ class Board:
     loss: float | None = None  # of the last evaluation
     r2: float | None = None
     tested: float = 0.0  # examples of it
-    untrained: Mapping[str, Any] | None = None  # how often steps did not reach the model: in every round
+    untrained: Untrained | None = None
     away: float | None = None  # from the average, in lengths of it
     statistics: float = 0.0  # of batch norm, from their average, in deviations
     compared: int = 0  # rounds in which others' models were held against each other
@@ -248,7 +262,8 @@ class Evidence:
                     node.away, statistics = away / length, event.fields.get("statistics")
                     node.statistics = float(statistics) if isinstance(statistics, float | int) else 0.0
             case "unchanged" if "rounds" in event.fields:  # else the first round of that kind
-                self.boards.setdefault(event.node, Board()).untrained = event.fields
+                counts = (int(_number(event, key)) for key in ("rounds", "unchanged", "elsewhere"))
+                self.boards.setdefault(event.node, Board()).untrained = Untrained(*counts)
             case "averaged":
                 self.averages[event.node] = _figures(event)
             case "trained-alone":

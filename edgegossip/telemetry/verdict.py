@@ -7,7 +7,7 @@ second run reads no warning, so each rule waits for evidence, and short runs are
 
 - `untrained` (ruin): in every round nothing of the model changed that a script gave to `join`, or
   all steps of its optimisers were on other parameters; on all boards. A hint where it was so on
-  some, which may be there to evaluate.
+  some, which may be there to evaluate, or in a quarter of a board's rounds, and in two or more.
 - `diverged` (ruin): the training loss is no number, or ends far above its start, or gave back more
   than half of what it had gained.
 - `chance` (ruin): after `ENOUGH_ROUNDS` rounds and one pass over its data, the fleet's accuracy is
@@ -80,7 +80,9 @@ class Finding:
 def findings(evidence: Evidence, finished: Collection[NodeId]) -> list[Finding]:
     """Return what is not as it should be with the boards that finished, ruins first."""
     rules = _Rules(Outcome(evidence, finished))
-    found = [*rules.untrained()] or [*rules.diverged()] or [*rules.chance()]
+    found = [*rules.untrained()]
+    if not any(f.ruin for f in found):
+        found += [*rules.diverged()] or [*rules.chance()]
     if evidence.plan.alone:
         return found
     found += rules.apart()
@@ -110,18 +112,28 @@ class _Rules:
 
     def untrained(self) -> Iterable[Finding]:
         told = {name: node.untrained for name, node in self._boards.items() if node.untrained is not None}
-        if not told:
-            return
-        elsewhere = [name for name, of in told.items() if of.get("elsewhere") == of["rounds"]]
-        script, names = self._plan.script or "the script", named(elsewhere or told)
-        if elsewhere:
-            text = f"what {script} trained at {names} is not the model that join was given: all steps were on other parameters"
-        else:
-            text = f"training changed nothing of the model that join was given at {names}, in any round"
+        always = {name: one for name, one in told.items() if one.most == one.rounds}
         cure = "unless they were not to train: give join what is trained, after all that copies a model"
-        # Of one board's own folder it is not known whether others trained.
-        everywhere = len(told) == len(self._boards) and (len(told) > 1 or bool(elsewhere))
-        yield Finding("untrained", text, cure, everywhere)
+        if always:
+            elsewhere = [name for name, one in always.items() if one.elsewhere == one.rounds]
+            script, names = self._plan.script or "the script", named(elsewhere or always)
+            if elsewhere:
+                text = f"what {script} trained at {names} is not the model that join was given"
+                text += ": all steps were on other parameters"
+            else:
+                text = f"training changed nothing of the model that join was given at {names}, in any round"
+            # Of one board's own folder it is not known whether others trained.
+            everywhere = len(always) == len(self._boards) and (len(always) > 1 or bool(elsewhere))
+            yield Finding("untrained", text, cure, everywhere)
+        often = [
+            f"{one.most} of {one.rounds} rounds at {name}"
+            for name, one in told.items()
+            if 2 <= one.most < one.rounds <= 4 * one.most
+        ]
+        if often:
+            more = f", and at {len(often) - MOST_NAMED} more" if len(often) > MOST_NAMED else ""
+            text = f"training did not reach the model in {', '.join(often[:MOST_NAMED])}{more}"
+            yield Finding("untrained", text, f"look where the data end, and whether the rate is 0; {cure}")
 
     def diverged(self) -> Iterable[Finding]:
         cure = self._cures.for_divergence()

@@ -578,6 +578,16 @@ def test_some_boards_that_changed_nothing_are_a_hint_and_one_round_of_it_is_none
     assert (found["kind"], found["ruin"]) == ("untrained", False), "others' records are elsewhere"
 
 
+@pytest.mark.parametrize(("unchanged", "elsewhere", "most"), [(36, 0, 36), (0, 24, 24), (10, 10, 10)])
+def test_a_board_whose_training_went_nowhere_in_many_rounds_is_named(unchanged: int, elsewhere: int, most: int) -> None:
+    ((kind, ruin, text),) = told(events=[untrained("b", unchanged, elsewhere)])
+    assert (kind, ruin) == ("untrained", False) and f"in {most} of 40 rounds at b: " in text
+    assert told(events=[untrained("b", 9, 9)]) == [], "a warm-up, and steps that a GradScaler left out"
+    everybody = [untrained(n, unchanged, elsewhere) for n in BOARDS]
+    found = told(lambda k: 2.3, accuracy=0.1, test_loss=2.3, events=everybody)
+    assert [(kind, ruin) for kind, ruin, _ in found] == [("chance", True), ("untrained", False)], "none hides the ruin"
+
+
 def test_records_that_are_missing_and_boards_that_stood_still_are_told() -> None:
     gone = [EventRecord("a", 5.0 * k, "records-lost", "", {"records": 100}) for k in (1, 2)]
     ((kind, ruin, text),) = told(events=gone)
