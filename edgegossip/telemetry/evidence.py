@@ -317,8 +317,8 @@ class Outcome:
         )
 
     def better_alone(self) -> Mapping[NodeId, tuple[float, str]]:
-        """Say who had a better score by itself, by more than what the size of a test set explains:
-        by how much, and a text of it."""
+        """Say who had a better score by itself, by more than what the size of a test set explains,
+        or half of what its r2 left unexplained: by how much, and a text of it."""
         name = self.evidence.score or "loss"
         better = better_of(name, str(self.plan.get("evaluation", "better") or "auto"))
         said: dict[NodeId, tuple[float, str]] = {}
@@ -330,8 +330,12 @@ class Outcome:
             if together is None or alone is None:
                 continue
             lost = alone - together if better == "higher" else together - alone
-            share = name == "accuracy" and 0.0 <= alone <= 1.0
-            if lost > (noise(alone, own.tested if own.tested > 1 else 1000.0) if share else 0.05 * abs(alone)):
+            bearable = 0.05 * abs(alone)
+            if name == "accuracy" and 0.0 <= alone <= 1.0:
+                bearable = noise(alone, own.tested if own.tested > 1 else 1000.0)
+            elif name == "r2":
+                bearable = max(0.5 * (1.0 - alone), 0.005)
+            if lost > bearable:
                 said[who] = lost, f"{score_text(name, together)} at {who}, {score_text(name, alone)} by itself"
         return said
 

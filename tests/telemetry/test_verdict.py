@@ -106,6 +106,18 @@ def test_of_a_score_of_ones_own_the_recipe_says_what_is_worse(better: str, kinds
 
 
 @pytest.mark.parametrize(
+    ("alone", "together", "kinds"),
+    [(0.990, 0.956, ["worse"]), (0.990, 0.986, []), (0.9990, 0.9965, []), (0.5, 0.45, []), (0.5, 0.2, ["worse"])],
+)
+def test_an_r2_is_worse_by_what_it_leaves_unexplained(alone: float, together: float, kinds: list[str]) -> None:
+    events = [EventRecord("a", 98.0, "trained-alone", "a", {"eval/r2": alone})]
+    metrics = [MetricsRecord("a", k, float(k), {"train/loss": falls(k), "eval/r2": together}) for k in range(40)]
+    events.append(EventRecord("a", 99.0, "finished", "a"))
+    plan = RunPlan.of({"run": {"mode": "gossip"}})
+    assert [f["kind"] for f in summarise_records(HEAD, ("a",), metrics, events, plan)["verdict"]] == kinds
+
+
+@pytest.mark.parametrize(
     ("algorithm", "order", "named"),
     [("dpsgd", "adapt-with-combine", True), ("dpsgd", "auto", False), ("choco-sgd", "auto", False)],
 )
