@@ -23,7 +23,8 @@ second run reads no warning, so each rule waits for evidence, and short runs are
 - `split` (ruin): boards that finished fall into groups that exchanged nothing in the last third of
   the run, or all of them mixed with nobody in most rounds.
 - `mute` (hint): what gossip sends has next to nothing of what was meant, so boards learn alone.
-- `alone` (hint): a board mixed with nobody in most of its rounds, or none of its updates was used.
+- `alone` (hint): a board mixed with nobody in most of its rounds, or none of its updates was used,
+  or in gossip nothing of it reached another board.
 - `stalled` (hint): the training loss did not fall.
 - `gap` (hint): the accuracy is not half of what the training loss promises: boards that know only
   classes of their own look like that, and a model that has learnt its examples by heart. Or a
@@ -261,6 +262,12 @@ class _Rules:
                 f"no update of {named(sorted(self._known.unused))} was ever used: the model is made of the others' data"
             )
             yield Finding("alone", text, "look at the coordinator's refused, late and lost events")
+        speakers = {a for edges in self._plan.edges for a, _ in edges} or self._boards.keys()
+        unheard = [name for name, n in self._boards.items() if n.rounds > 1 and not n.sent and name in speakers]
+        if unheard and any(node.sent for node in self._boards.values()):
+            text = f"nothing of what {named(unheard)} trained reached the others"
+            cure = f"look at the peer-down and late events, and whether it is slower{self._deadline()}"
+            yield Finding("alone", text, cure)
         if not any(node.mixed for node in self._known.boards.values()) and len(self._boards) > 1:
             return  # an algorithm that tells no distance
         alone = [

@@ -444,6 +444,14 @@ def test_boards_that_train_alone() -> None:
     assert (kind, ruin) == ("split", True)
 
 
+def test_a_board_of_which_nobody_took_anything_is_named() -> None:
+    """It was always left behind, and mixed with the others all the same."""
+    ((kind, ruin, text),) = told(links=lambda a, b, k: a != "c")
+    assert (kind, ruin) == ("alone", False) and text.startswith("nothing of what c trained reached the others")
+    assert told(links=lambda a, b, k: a != "c" or k == 30) == [] == told(links=lambda a, b, k: a != "c", rounds=1)
+    assert told(links=lambda a, b, k: False) == [], "records without what went to each"
+
+
 def event(text: str, name: str = "refused", **fields: str) -> EventRecord:
     return EventRecord("a", 1.0, name, text, fields)
 
