@@ -306,6 +306,11 @@ class Outcome:
         return {name: board.score for name, board in self.judged.items() if board.score is not None}
 
     @property
+    def tested(self) -> float:
+        """How many examples the largest of their test sets has, or so."""
+        return max((node.tested for node in self.judged.values()), default=0.0) or 1000.0
+
+    @property
     def enough(self) -> bool:
         """Whether these boards trained for long enough to be told what they have not learnt."""
         return any(

@@ -13,7 +13,7 @@ second run reads no warning, so each rule waits for evidence, and short runs are
 - `chance` (ruin): after `ENOUGH_ROUNDS` rounds and one pass over its data, the fleet's accuracy is
   what guessing gives, or near it with a test loss that guessing would beat; or its r2 is not above
   0, which predicting the mean gives. Where the classes are not known, as of a script: the training
-  loss hardly fell, and is that of guessing right as often as the accuracy says.
+  loss hardly fell, and is that of guessing right as often as the accuracy says, or more often.
 - `apart` (ruin): the boards hold different models. The average of them, where it was tested, is
   far worse than they are, or they are far worse than it, or the worst board has learnt a quarter of
   what the best has, or they are further from the average than that is long. A hint where they are
@@ -159,7 +159,7 @@ class _Rules:
         scores = self._of.scores
         if not scores or not self._of.enough:
             return
-        judged = self._of.judged
+        judged, tested = self._of.judged, self._of.tested
         explained = [node.r2 for node in judged.values() if node.r2 is not None]
         if explained and (r2 := sum(explained) / len(explained)) <= 0.0:
             text = f"r2, {r2:.3g}, is not better than that of always predicting the mean"
@@ -168,16 +168,18 @@ class _Rules:
             return
         reached = sum(scores.values()) / len(scores)
         losses = [node.loss for node in judged.values() if node.loss is not None]
-        tested = max((node.tested for node in judged.values()), default=0.0) or 1000.0
         guess = self._plan.guess
         if guess is None:
             ends = self._known.curve.ends()
             if ends is None or not ends[2] > max(0.9 * ends[0], math.log(1.9)):
                 return
             guess = math.exp(-ends[2])  # a guess among k classes has a loss of log k
-            if abs(reached - guess) <= noise(guess, tested):
-                text = f"the accuracy, {percent(reached)}, is that of guessing: so is the training loss, {ends[2]:.3g}"
-                yield Finding("chance", f"{text}, which hardly fell", self._cures.for_chance(), True)
+            if reached <= guess + noise(guess, tested):
+                text = (
+                    f"the accuracy, {percent(reached)}, is that of guessing or less: the training loss, {ends[2]:.3g}"
+                )
+                text += f", hardly fell, and is that of guessing right in {percent(guess)}"
+                yield Finding("chance", text, self._cures.for_chance(), True)
             return
         exact = reached <= guess + noise(guess, tested)
         near = reached <= guess + min(0.1 * (1.0 - guess), guess)
@@ -316,7 +318,11 @@ class _Rules:
         if ends is None or ends[2] < 0.0 or not scores or self._known.score != "accuracy" or not self._of.enough:
             return
         reached, promised = sum(scores.values()) / len(scores), math.exp(-ends[2])  # of a cross-entropy
-        if promised > 0.6 and reached < 0.5 * promised:
+        # Half of a small promise is near 0. Of a recipe `chance` knows what guessing gives.
+        margin = 0.0
+        if promised <= 0.6:
+            margin = noise(0.5 * promised, self._of.tested) if self._plan.guess is None else math.inf
+        if reached < 0.5 * promised - margin:
             text = f"the accuracy, {percent(reached)}, is far below what the training loss, {ends[2]:.3g}, promises"
             cure = "where boards hold different classes, let them exchange after fewer steps; else the test data differ"
             yield Finding("gap", text, f"{cure}, or the model knows its examples by heart")

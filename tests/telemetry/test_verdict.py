@@ -230,8 +230,14 @@ def test_a_script_has_a_learning_rate_of_its_own() -> None:
 def test_a_script_that_learnt_nothing_is_a_ruin() -> None:
     guess: dict[str, Any] = {"loss": lambda k: 2.3 + 0.05 * (k == 0), "accuracy": 0.11, "rounds": 12}
     ((kind, ruin, text),) = script(**guess)
-    assert (kind, ruin) == ("chance", True) and "is that of guessing: so is the training loss, 2.3" in text
+    assert (kind, ruin) == (
+        "chance",
+        True,
+    ) and "is that of guessing or less: the training loss, 2.3, hardly fell" in text
     assert script(**guess, test_loss=None) == script(**guess), "an accuracy says enough"
+    ((kind, ruin, text),) = script(loss=lambda k: 1.38 - 0.003 * k, accuracy=0.128)
+    assert (kind, ruin) == ("chance", True), "labels that say nothing, of 4 classes"
+    assert "12.8 %" in text and "guessing right in 28" in text
     assert script(**guess | {"rounds": 6}) == []
     assert script(**guess | {"accuracy": 0.2}) == [], "a guess would be right less often"
     assert script(**guess | {"loss": lambda k: 2.3 + 3.0 * (k == 0)}) == [], "it fell"
@@ -243,6 +249,8 @@ def test_an_accuracy_far_below_what_the_training_loss_promises_is_a_hint() -> No
     assert (kind, ruin) == ("gap", False) and "the accuracy, 17 %, is far below" in text
     assert script(loss=lambda k: 0.7 * 0.8**k, accuracy=0.6) == [], "over-fitted, and of use"
     assert script(loss=lambda k: 2.3 - 0.02 * k, accuracy=0.17) == [], "it has not learnt much yet"
+    assert script(loss=lambda k: 2.3 - 0.035 * k, accuracy=0.1)[0][:2] == ("gap", False), "0.39 was promised"
+    assert told(loss=lambda k: 2.3 - 0.035 * k, accuracy=0.19, test_loss=0.5) == [], "what guessing gives is known"
     assert script(loss=lambda k: -1.0 - 0.1 * k, accuracy=0.17) == [], "no cross-entropy"
 
 
