@@ -17,7 +17,8 @@ second run reads no warning, so each rule waits for evidence, and short runs are
 - `apart` (ruin): the boards hold different models. The average of them, where it was tested, is
   far worse than they are, or they are far worse than it, or the worst board has learnt a quarter of
   what the best has, or they are further from the average than that is long. A hint where they are
-  merely far from it, the run was short, or their statistics of batch norm are far.
+  merely far from it, the run was short, or their statistics of batch norm are far, or, where nobody
+  knows what guessing gives, the worst board has not half of the best one's accuracy.
 - `isolated` (ruin): the boards exchanged nothing in the whole run, however short it was, whatever
   the reason: no message of another counted, or no update was used.
 - `split` (ruin): boards that finished fall into groups that exchanged nothing in the last third of
@@ -51,6 +52,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from edgegossip.telemetry.clocks import COORDINATOR
 from edgegossip.telemetry.cures import MOST_NAMED, MUTE, Cures, named, percent
 from edgegossip.telemetry.evidence import ENOUGH_ROUNDS, Evidence, Outcome, median, noise
 from edgegossip.types import NodeId
@@ -210,6 +212,8 @@ class _Rules:
                 yield Finding("apart", text + " elsewhere", self._cures.for_apart(), True)
                 return
         enough = self._of.enough
+        if floor is None and enough:
+            yield from self._one_far_below()
         if far > (FAR if enough else BEYOND):
             text = f"the boards hold different models: up to {far:.2g} of a model's length from their average"
             yield Finding("apart", text, self._cures.for_apart(), far > BEYOND and enough)
@@ -218,6 +222,17 @@ class _Rules:
             text = f"the boards' statistics of batch norm differ: up to {statistics:.2g} deviations from their average"
             cure = "use the average of the models (model save), exchange after fewer steps, or take a norm without them"
             yield Finding("apart", text, cure)
+
+    def _one_far_below(self) -> Iterable[Finding]:
+        """A board with half of the best one's accuracy, where nobody knows what guessing gives: a
+        coordinator's model may have found one whose test set is wrong."""
+        own = {n: b.score for n, b in self._boards.items() if b.score is not None and n != COORDINATOR}
+        if self._known.score != "accuracy" or len(own) < 2:
+            return
+        best, worst = max(own.values()), min(own, key=lambda name: own[name])
+        if own[worst] < 0.5 * best and best - own[worst] > 2.0 * noise(0.5 * best, self._of.tested):
+            text = f"accuracy {percent(own[worst])} at {worst}, up to {percent(best)} elsewhere"
+            yield Finding("apart", text, f"look at the labels and the data of {worst}, and at how it trains")
 
     def isolated(self) -> Iterable[Finding]:
         if self._plan.edges and not any(self._plan.edges):

@@ -353,6 +353,35 @@ def test_one_board_that_learnt_nothing() -> None:
     assert told(accuracy={"a": 0.9, "b": 0.7, "c": 0.5, "d": 0.87}) == []
 
 
+def one_below(*accuracy: float) -> dict[str, float]:
+    return dict(zip(BOARDS, accuracy, strict=True))
+
+
+@pytest.mark.parametrize("accuracy", [(0.92, 0.86, 0.30, 0.85), (0.83, 0.91, 0.087, 0.94), (0.9, 0.9, 0.027, 0.9)])
+def test_a_board_far_below_the_others_is_named_where_no_guess_is_known(accuracy: Sequence[float]) -> None:
+    ((kind, ruin, text),) = script(accuracy=one_below(*accuracy))
+    assert (kind, ruin) == ("apart", False) and "look at the labels and the data of c" in text
+    assert f"{100 * accuracy[2]:.3g} % at c, up to {100 * max(accuracy):.3g} % elsewhere" in text
+    assert script(accuracy=one_below(*accuracy), rounds=6) == []
+
+
+def test_boards_that_differ_by_less_are_not_named_without_a_guess() -> None:
+    assert script(accuracy=one_below(0.9, 0.8, 0.5, 0.7)) == []
+    far = script(accuracy=one_below(0.92, 0.86, 0.3, 0.85), events=compared(1.5))
+    assert [ruin for _, ruin, _ in far] == [True, False], "a hint hides no ruin"
+
+
+def test_a_test_set_that_is_wrong_is_named_with_a_coordinator_too() -> None:
+    values = {"eval/accuracy": 0.7, "eval/examples": 400}
+    metrics = [MetricsRecord(n, k, float(k), {"train/loss": falls(k)}) for n in BOARDS for k in range(40)]
+    metrics += [MetricsRecord(n, 39, 41.0, values | {"eval/accuracy": 0.03 if n == "c" else 0.9}) for n in BOARDS]
+    metrics.append(MetricsRecord("coordinator", 39, 42.0, values))
+    ends = [EventRecord(n, 99.0, "finished", n) for n in (*BOARDS, "coordinator")]
+    plan = RunPlan.of({**RECIPE, "run": {"mode": "server", "script": "train.py"}})
+    (found,) = summarise_records({**HEAD, "mode": "server"}, BOARDS, metrics, ends, plan)["verdict"]
+    assert (found["kind"], found["ruin"]) == ("apart", False) and "3 % at c, up to 90 %" in found["text"]
+
+
 def test_the_cure_for_different_models_names_what_was_set() -> None:
     events = compared(0.4)
     squeezed = {**RECIPE, "gossip": {"algorithm": "deep-squeeze", "params": {"eta": 0.83}}}
