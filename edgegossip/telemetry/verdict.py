@@ -333,11 +333,8 @@ class _Rules:
         if ends is None or ends[2] < 0.0 or not scores or self._known.score != "accuracy" or not self._of.enough:
             return
         reached, promised = sum(scores.values()) / len(scores), math.exp(-ends[2])  # of a cross-entropy
-        # Half of a small promise is near 0. Of a recipe `chance` knows what guessing gives.
-        margin = 0.0
-        if promised <= 0.6:
-            margin = noise(0.5 * promised, self._of.tested) if self._plan.guess is None else math.inf
-        if reached < 0.5 * promised - margin:
+        told = promised > 0.6 or self._plan.guess is None  # else `chance` knows what guessing gives
+        if told and reached < min(0.5 * promised, promised - noise(promised, self._of.tested)):
             text = f"the accuracy, {percent(reached)}, is far below what the training loss, {ends[2]:.3g}, promises"
             cure = "where boards hold different classes, let them exchange after fewer steps; else the test data differ"
             yield Finding("gap", text, f"{cure}, or the model knows its examples by heart")

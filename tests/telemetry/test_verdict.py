@@ -250,6 +250,7 @@ def test_an_accuracy_far_below_what_the_training_loss_promises_is_a_hint() -> No
     assert script(loss=lambda k: 0.7 * 0.8**k, accuracy=0.6) == [], "over-fitted, and of use"
     assert script(loss=lambda k: 2.3 - 0.02 * k, accuracy=0.17) == [], "it has not learnt much yet"
     assert script(loss=lambda k: 2.3 - 0.035 * k, accuracy=0.1)[0][:2] == ("gap", False), "0.39 was promised"
+    assert script(loss=lambda k: 2.3 - 0.0266 * k, accuracy=0.128)[0][:2] == ("gap", False), "labels that say nothing"
     assert told(loss=lambda k: 2.3 - 0.035 * k, accuracy=0.19, test_loss=0.5) == [], "what guessing gives is known"
     assert script(loss=lambda k: -1.0 - 0.1 * k, accuracy=0.17) == [], "no cross-entropy"
 
