@@ -130,7 +130,7 @@ class _Rules:
             yield Finding("untrained", text, cure, everywhere)
         often = [
             f"{one.most} of {one.rounds} rounds at {name}"
-            for name, one in told.items()
+            for name, one in sorted(told.items())
             if 2 <= one.most < one.rounds <= 4 * one.most
         ]
         if often:
