@@ -167,6 +167,7 @@ class Metrics:
     loss: float  # mean loss per example; nan where it is not known
     examples: int
     scores: Mapping[str, float] = field(default_factory=dict)
+    headless: bool = False  # the score that the task goes by was no number
 
     @property
     def accuracy(self) -> float | None:
@@ -175,15 +176,16 @@ class Metrics:
 
     @property
     def headline(self) -> tuple[str, float] | None:
-        """Name and value of the first score; None where there is only the loss."""
-        return next(iter(self.scores.items()), None)
+        """Name and value of the first score; None where there is only the loss, or the score that
+        the task goes by was no number."""
+        return None if self.headless else next(iter(self.scores.items()), None)
 
     def merit(self, better: str = "auto") -> float | None:
         """Return what is greater for a better evaluation, by the first score or, without one, the
         loss; None where nobody knows, or there is no number. `better` is as for `better_of`."""
         name, value = self.headline or ("loss", self.loss)
         sign = {"higher": 1.0, "lower": -1.0}.get(better_of(name, better) or "")
-        return None if sign is None or math.isnan(value) else sign * value
+        return None if sign is None or self.headless or math.isnan(value) else sign * value
 
     @classmethod
     def over(cls, parts: Sequence[Metrics]) -> Metrics:
@@ -206,7 +208,8 @@ class Metrics:
         that are no finite number, and the names of these: the AUC of one class is not known."""
         scores = {name: value for name, value in figures.items() if math.isfinite(value)}
         unknown = [name for name in figures if name not in scores]
-        return cls(scores.pop("loss", math.nan), examples, scores), unknown
+        headless = next((name for name in figures if name != "loss"), None) in unknown
+        return cls(scores.pop("loss", math.nan), examples, scores, headless), unknown
 
     def records(self) -> dict[str, float]:
         """Return the evaluation as metrics of a record: eval/loss, eval/<name> for each score, and

@@ -15,7 +15,7 @@ from edgegossip.engine.server_boards import Boards
 from edgegossip.engine.server_events import ServerPlan
 from edgegossip.engine.server_frames import COORDINATOR
 from edgegossip.engine.server_records import Log, Progress, Record
-from edgegossip.types import DecodeError, Metrics, NodeId, PeerError, Round
+from edgegossip.types import DecodeError, Metrics, NodeId, PeerError, Round, better_of
 
 TRIES = 2  # boards that are asked for one evaluation during the run
 NO_TEST_SET = "it has no test set"
@@ -220,7 +220,7 @@ class Evaluations:
         plan, (name, _) = self._plan, metrics.headline or ("loss", 0.0)
         idle = ["evaluation.patience ends nothing"] * bool(plan.patience)
         idle += ["checkpoint.best keeps no model"] * plan.keeps_best
-        if idle and not self._told_unknown:
+        if idle and better_of(name, plan.better) is None and not self._told_unknown:
             self._told_unknown = True
             text = f"{' and '.join(idle)}: nobody knows whether a higher {name} is better"
             self._log("notice", f"{text}; say evaluation.better = higher, or lower")

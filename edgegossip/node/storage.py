@@ -34,7 +34,7 @@ from edgegossip.node.spec import NodeSpec
 from edgegossip.recipe import Recipe
 from edgegossip.telemetry.records import Sink
 from edgegossip.training.base import Workload
-from edgegossip.types import DataError, EdgegossipError, HostError, Metrics, NodeId, Round, UsageError, Vec
+from edgegossip.types import DataError, EdgegossipError, HostError, Metrics, NodeId, Round, UsageError, Vec, better_of
 
 FLUSH_S = 30.0  # how long a round waits for the last checkpoint of a large model
 MOST_BEST = 10  # models of a gossip board's best evaluations
@@ -160,11 +160,13 @@ class BestModels:
     ) -> None:
         """Keep the model after so many rounds, if it is one of the best by what was `found` of
         it."""
-        merit = found.merit(self._recipe.evaluation.better)
-        if merit is None:
-            name, _ = found.headline or ("loss", 0.0)
+        better, (name, _) = self._recipe.evaluation.better, found.headline or ("loss", 0.0)
+        if better_of(name, better) is None:
             self._say_once(f"nobody knows whether a higher {name} is better: say evaluation.better = higher, or lower")
             return
+        merit = found.merit(better)
+        if merit is None:
+            return  # no number: this evaluation was none of the best
         if len(self._merits) < self._most or merit > min(self._merits.values()):
             self.keep(merit, round, arrays, travels)
 

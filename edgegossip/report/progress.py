@@ -209,7 +209,10 @@ class Fleet:
 
     def _told(self, record: EventRecord) -> bool:
         """Several neighbours notice that a board is gone, and so do the members; one sentence is
-        enough. One that finished is not missed."""
+        enough. One that finished is not missed. In how many rounds a model was unchanged is for the
+        verdict."""
+        if record.name == "unchanged" and "rounds" in record.fields:
+            return True
         if record.name == "lost":
             self._known_down.add(record.node)
             return False

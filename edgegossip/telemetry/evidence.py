@@ -112,6 +112,20 @@ class RunPlan:
         return max(self.classes) / sum(self.classes) if sum(self.classes) and len(self.classes) > 1 else None
 
 
+@dataclass(frozen=True, slots=True)
+class Untrained:
+    """Says in how many of a board's rounds its training did not reach the model."""
+
+    rounds: int
+    unchanged: int  # nothing of it changed
+    elsewhere: int  # all steps were on other parameters
+
+    @property
+    def most(self) -> int:
+        """In how many it was so at least."""
+        return max(self.unchanged, self.elsewhere)
+
+
 @dataclass(slots=True)
 class Board:
     """What is known of one board."""
@@ -127,7 +141,7 @@ class Board:
     loss: float | None = None  # of the last evaluation
     r2: float | None = None
     tested: float = 0.0  # examples of it
-    untrained: Mapping[str, Any] | None = None  # how often steps did not reach the model: in every round
+    untrained: Untrained | None = None
     away: float | None = None  # from the average, in lengths of it
     statistics: float = 0.0  # of batch norm, from their average, in deviations
     compared: int = 0  # rounds in which others' models were held against each other
@@ -247,7 +261,8 @@ class Evidence:
                     node.away, statistics = away / length, event.fields.get("statistics")
                     node.statistics = float(statistics) if isinstance(statistics, float | int) else 0.0
             case "unchanged" if "rounds" in event.fields:  # else the first round of that kind
-                self.boards.setdefault(event.node, Board()).untrained = event.fields
+                counts = (int(_number(event, key)) for key in ("rounds", "unchanged", "elsewhere"))
+                self.boards.setdefault(event.node, Board()).untrained = Untrained(*counts)
             case "averaged":
                 self.beside["average"][event.node] = shown_scores(event.fields)
             case "trained-alone":
@@ -290,6 +305,11 @@ class Outcome:
         return {name: board.score for name, board in self.judged.items() if board.score is not None}
 
     @property
+    def tested(self) -> float:
+        """How many examples the largest of their test sets has, or so."""
+        return max((node.tested for node in self.judged.values()), default=0.0) or 1000.0
+
+    @property
     def enough(self) -> bool:
         """Whether these boards trained for long enough to be told what they have not learnt."""
         return any(
@@ -301,8 +321,8 @@ class Outcome:
         )
 
     def better_alone(self) -> Mapping[NodeId, tuple[float, str]]:
-        """Say who had a better score by itself, by more than what the size of a test set explains:
-        by how much, and a text of it."""
+        """Say who had a better score by itself, by more than what the size of a test set explains,
+        or half of what its r2 left unexplained: by how much, and a text of it."""
         name = self.evidence.score or "loss"
         better = better_of(name, str(self.plan.get("evaluation", "better") or "auto"))
         said: dict[NodeId, tuple[float, str]] = {}
@@ -315,8 +335,12 @@ class Outcome:
             if together is None or alone is None:
                 continue
             lost = alone - together if better == "higher" else together - alone
-            share = name == "accuracy" and 0.0 <= alone <= 1.0
-            if lost > (noise(alone, own.tested if own.tested > 1 else 1000.0) if share else 0.05 * abs(alone)):
+            bearable = 0.05 * abs(alone)
+            if name == "accuracy" and 0.0 <= alone <= 1.0:
+                bearable = noise(alone, own.tested if own.tested > 1 else 1000.0)
+            elif name == "r2":
+                bearable = max(0.5 * (1.0 - alone), 0.005)
+            if lost > bearable:
                 said[who] = lost, f"{score_text(name, together)} at {who}, {score_text(name, alone)} by itself"
         return said
 

@@ -7,23 +7,25 @@ second run reads no warning, so each rule waits for evidence, and short runs are
 
 - `untrained` (ruin): in every round nothing of the model changed that a script gave to `join`, or
   all steps of its optimisers were on other parameters; on all boards. A hint where it was so on
-  some, which may be there to evaluate.
+  some, which may be there to evaluate, or in a quarter of a board's rounds, and in two or more.
 - `diverged` (ruin): the training loss is no number, or ends far above its start, or gave back more
   than half of what it had gained.
 - `chance` (ruin): after `ENOUGH_ROUNDS` rounds and one pass over its data, the fleet's accuracy is
   what guessing gives, or near it with a test loss that guessing would beat; or its r2 is not above
   0, which predicting the mean gives. Where the classes are not known, as of a script: the training
-  loss hardly fell, and is that of guessing right as often as the accuracy says.
+  loss hardly fell, and is that of guessing right as often as the accuracy says, or more often.
 - `apart` (ruin): the boards hold different models. The average of them, where it was tested, is
   far worse than they are, or they are far worse than it, or the worst board has learnt a quarter of
   what the best has, or they are further from the average than that is long. A hint where they are
-  merely far from it, the run was short, or their statistics of batch norm are far.
+  merely far from it, the run was short, or their statistics of batch norm are far, or, where nobody
+  knows what guessing gives, the worst board has not half of the best one's accuracy.
 - `isolated` (ruin): the boards exchanged nothing in the whole run, however short it was, whatever
   the reason: no message of another counted, or no update was used.
 - `split` (ruin): boards that finished fall into groups that exchanged nothing in the last third of
   the run, or all of them mixed with nobody in most rounds.
 - `mute` (hint): what gossip sends has next to nothing of what was meant, so boards learn alone.
-- `alone` (hint): a board mixed with nobody in most of its rounds, or none of its updates was used.
+- `alone` (hint): a board mixed with nobody in most of its rounds, or none of its updates was used,
+  or in gossip nothing of it reached another board.
 - `stalled` (hint): the training loss did not fall.
 - `gap` (hint): the accuracy is not half of what the training loss promises: boards that know only
   classes of their own look like that, and a model that has learnt its examples by heart. Or a
@@ -50,6 +52,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from edgegossip.telemetry.clocks import COORDINATOR
 from edgegossip.telemetry.cures import MOST_NAMED, MUTE, Cures, named, percent
 from edgegossip.telemetry.evidence import ENOUGH_ROUNDS, Evidence, Outcome, median, noise
 from edgegossip.types import NodeId
@@ -80,7 +83,9 @@ class Finding:
 def findings(evidence: Evidence, finished: Collection[NodeId]) -> list[Finding]:
     """Return what is not as it should be with the boards that finished, ruins first."""
     rules = _Rules(Outcome(evidence, finished))
-    found = [*rules.untrained()] or [*rules.diverged()] or [*rules.chance()]
+    found = [*rules.untrained()]
+    if not any(f.ruin for f in found):
+        found += [*rules.diverged()] or [*rules.chance()]
     if evidence.plan.alone:
         return found
     found += rules.apart()
@@ -110,18 +115,28 @@ class _Rules:
 
     def untrained(self) -> Iterable[Finding]:
         told = {name: node.untrained for name, node in self._boards.items() if node.untrained is not None}
-        if not told:
-            return
-        elsewhere = [name for name, of in told.items() if of.get("elsewhere") == of["rounds"]]
-        script, names = self._plan.script or "the script", named(elsewhere or told)
-        if elsewhere:
-            text = f"what {script} trained at {names} is not the model that join was given: all steps were on other parameters"
-        else:
-            text = f"training changed nothing of the model that join was given at {names}, in any round"
+        always = {name: one for name, one in told.items() if one.most == one.rounds}
         cure = "unless they were not to train: give join what is trained, after all that copies a model"
-        # Of one board's own folder it is not known whether others trained.
-        everywhere = len(told) == len(self._boards) and (len(told) > 1 or bool(elsewhere))
-        yield Finding("untrained", text, cure, everywhere)
+        if always:
+            elsewhere = [name for name, one in always.items() if one.elsewhere == one.rounds]
+            script, names = self._plan.script or "the script", named(elsewhere or always)
+            if elsewhere:
+                text = f"what {script} trained at {names} is not the model that join was given"
+                text += ": all steps were on other parameters"
+            else:
+                text = f"training changed nothing of the model that join was given at {names}, in any round"
+            # Of one board's own folder it is not known whether others trained.
+            everywhere = len(always) == len(self._boards) and (len(always) > 1 or bool(elsewhere))
+            yield Finding("untrained", text, cure, everywhere)
+        often = [
+            f"{one.most} of {one.rounds} rounds at {name}"
+            for name, one in sorted(told.items())
+            if 2 <= one.most < one.rounds <= 4 * one.most
+        ]
+        if often:
+            more = f", and at {len(often) - MOST_NAMED} more" if len(often) > MOST_NAMED else ""
+            text = f"training did not reach the model in {', '.join(often[:MOST_NAMED])}{more}"
+            yield Finding("untrained", text, f"look where the data end, and whether the rate is 0; {cure}")
 
     def diverged(self) -> Iterable[Finding]:
         cure = self._cures.for_divergence()
@@ -146,7 +161,7 @@ class _Rules:
         scores = self._of.scores
         if not scores or not self._of.enough:
             return
-        judged = self._of.judged
+        judged, tested = self._of.judged, self._of.tested
         explained = [node.r2 for node in judged.values() if node.r2 is not None]
         if explained and (r2 := sum(explained) / len(explained)) <= 0.0:
             text = f"r2, {r2:.3g}, is not better than that of always predicting the mean"
@@ -155,16 +170,18 @@ class _Rules:
             return
         reached = sum(scores.values()) / len(scores)
         losses = [node.loss for node in judged.values() if node.loss is not None]
-        tested = max((node.tested for node in judged.values()), default=0.0) or 1000.0
         guess = self._plan.guess
         if guess is None:
             ends = self._known.curve.ends()
             if ends is None or not ends[2] > max(0.9 * ends[0], math.log(1.9)):
                 return
             guess = math.exp(-ends[2])  # a guess among k classes has a loss of log k
-            if abs(reached - guess) <= noise(guess, tested):
-                text = f"the accuracy, {percent(reached)}, is that of guessing: so is the training loss, {ends[2]:.3g}"
-                yield Finding("chance", f"{text}, which hardly fell", self._cures.for_chance(), True)
+            if reached <= guess + noise(guess, tested):
+                text = (
+                    f"the accuracy, {percent(reached)}, is that of guessing or less: the training loss, {ends[2]:.3g}"
+                )
+                text += f", hardly fell, and is that of guessing right in {percent(guess)}"
+                yield Finding("chance", text, self._cures.for_chance(), True)
             return
         exact = reached <= guess + noise(guess, tested)
         near = reached <= guess + min(0.1 * (1.0 - guess), guess)
@@ -195,6 +212,8 @@ class _Rules:
                 yield Finding("apart", text + " elsewhere", self._cures.for_apart(), True)
                 return
         enough = self._of.enough
+        if floor is None and enough:
+            yield from self._one_far_below()
         if far > (FAR if enough else BEYOND):
             text = f"the boards hold different models: up to {far:.2g} of a model's length from their average"
             yield Finding("apart", text, self._cures.for_apart(), far > BEYOND and enough)
@@ -203,6 +222,17 @@ class _Rules:
             text = f"the boards' statistics of batch norm differ: up to {statistics:.2g} deviations from their average"
             cure = "use the average of the models (model save), exchange after fewer steps, or take a norm without them"
             yield Finding("apart", text, cure)
+
+    def _one_far_below(self) -> Iterable[Finding]:
+        """A board with half of the best one's accuracy, where nobody knows what guessing gives: a
+        coordinator's model may have found one whose test set is wrong."""
+        own = {n: b.score for n, b in self._boards.items() if b.score is not None and n != COORDINATOR}
+        if self._known.score != "accuracy" or len(own) < 2:
+            return
+        best, worst = max(own.values()), min(own, key=lambda name: own[name])
+        if own[worst] < 0.5 * best and best - own[worst] > 2.0 * noise(0.5 * best, self._of.tested):
+            text = f"accuracy {percent(own[worst])} at {worst}, up to {percent(best)} elsewhere"
+            yield Finding("apart", text, f"look at the labels and the data of {worst}, and at how it trains")
 
     def isolated(self) -> Iterable[Finding]:
         if self._known.used == 0:
@@ -247,6 +277,12 @@ class _Rules:
                 f"no update of {named(sorted(self._known.unused))} was ever used: the model is made of the others' data"
             )
             yield Finding("alone", text, "look at the coordinator's refused, late and lost events")
+        speakers = {a for edges in self._plan.edges for a, _ in edges} or self._boards.keys()
+        unheard = [name for name, n in self._boards.items() if n.rounds > 1 and not n.sent and name in speakers]
+        if unheard and any(node.sent for node in self._boards.values()):
+            text = f"nothing of what {named(unheard)} trained reached the others"
+            cure = f"look at the peer-down and late events, and whether it is slower{self._deadline()}"
+            yield Finding("alone", text, cure)
         alone = [
             name for name, n in self._boards.items() if n.alone > n.mixed and (n.rounds >= ENOUGH_ROUNDS or not n.mixed)
         ]
@@ -293,7 +329,8 @@ class _Rules:
         if ends is None or ends[2] < 0.0 or not scores or self._known.score != "accuracy" or not self._of.enough:
             return
         reached, promised = sum(scores.values()) / len(scores), math.exp(-ends[2])  # of a cross-entropy
-        if promised > 0.6 and reached < 0.5 * promised:
+        told = promised > 0.6 or self._plan.guess is None  # else `chance` knows what guessing gives
+        if told and reached < min(0.5 * promised, promised - noise(promised, self._of.tested)):
             text = f"the accuracy, {percent(reached)}, is far below what the training loss, {ends[2]:.3g}, promises"
             cure = "where boards hold different classes, let them exchange after fewer steps; else the test data differ"
             yield Finding("gap", text, f"{cure}, or the model knows its examples by heart")

@@ -35,8 +35,8 @@ class Remark:
 class Steps:
     """Hears of each step that an optimiser of torch takes, round by round.
 
-    Of rounds that did not reach the model only what is known is said, and once. What is meant to be
-    so is passed over: a learning rate of 0, and a step that a GradScaler left out.
+    Of rounds that did not reach the model only what is known is said, and once. What may be meant
+    to be so is counted alone: a learning rate of 0, and a step that a GradScaler left out.
     """
 
     def __init__(self, vector: ModelVector) -> None:
@@ -57,14 +57,15 @@ class Steps:
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def end(self) -> Remark | None:
-        """Hear of no more; return what was so in every round, for the verdict."""
+        """Hear of no more; return in how many rounds it was so, for the verdict."""
         if self._hook is not None:
             self._hook.remove()
-        if not self._rounds or max(self._unchanged, self._elsewhere) < self._rounds:
+        if not (self._unchanged or self._elsewhere):
             return None
         counts = {"rounds": self._rounds, "unchanged": self._unchanged, "elsewhere": self._elsewhere}
-        changed = "nothing of the model changed" if self._unchanged == self._rounds else "no step was on the model"
-        return Remark("unchanged", f"{changed} in {self._rounds} rounds", counts)
+        most = max(self._unchanged, self._elsewhere)
+        what = "nothing of the model changed" if most == self._unchanged else "no step was on the model"
+        return Remark("unchanged", f"{what} in {most} of {self._rounds} rounds", counts)
 
     def begin_round(self, correction: Vec | None) -> None:
         """Begin a round; `correction`, float32[n], is added to the gradients of each step of the
@@ -100,14 +101,13 @@ class Steps:
         first one that did not reach the model."""
         self._correction, steps = None, self._steps
         moving, moved = [made for made in steps if steps[made]], bool(np.any(change))
-        if not moved and steps and not moving:
-            return None
         elsewhere = bool(moving) and not any(self.has(_params(made)) for made in moving)
         self._rounds += 1
         self._unchanged += not moved
         self._elsewhere += elsewhere
         self._overflows = self._overflows + 1 if not moved and self._overflowed() else 0
-        if self._told or (moved and not elsewhere) or 0 < self._overflows < MANY_OVERFLOWS:
+        at_rest = bool(steps) and not moving  # at a learning rate of 0
+        if self._told or at_rest or (moved and not elsewhere) or 0 < self._overflows < MANY_OVERFLOWS:
             return None
         self._told = True
         took = ", ".join(f"{type(made).__name__} took {steps[made]} step{'s'[: steps[made] - 1]}" for made in moving)

@@ -76,6 +76,16 @@ def test_the_best_models_stay_and_another_process_knows_them(tmp_path: Path) -> 
     assert kept(tmp_path).keys() == {1, 9}
 
 
+def test_an_evaluation_without_the_score_that_counts_is_none_of_the_best(tmp_path: Path) -> None:
+    """Its loss, greater than any accuracy by its sign or not, says nothing of that."""
+    sink = ListSink()
+    models = best(tmp_path, sink)
+    unknown, lossless = {"loss": -9.0, "accuracy": float("nan"), "bleu": 0.3}, {"accuracy": float("nan")}
+    for round, figures in enumerate((unknown, {"accuracy": 0.6}, unknown, lossless, {"accuracy": 0.7})):
+        models.offer(Metrics.known(figures, 10)[0], round, lambda: {"w": MODEL}, 1)
+    assert kept(tmp_path).keys() == {1, 4} and not sink.events
+
+
 def test_a_model_that_cannot_be_ranked_or_kept_is_told_once(tmp_path: Path, full: list[Callable[[], bool]]) -> None:
     sink = ListSink()
     models = best(tmp_path / "best", sink)

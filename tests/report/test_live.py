@@ -278,6 +278,14 @@ def test_frames_stand_in_where_the_system_does_not_tell_what_sockets_sent():
     assert "sent 5.00 kB" in progress_line(fleet)
 
 
+def test_in_how_many_rounds_a_model_was_unchanged_is_left_to_the_verdict():
+    fleet = Fleet(["a"], 4)
+    first = EventRecord("a", 1.0, "unchanged", "in round 0 nothing of the model changed")
+    assert (notice := fleet.event(first)) is not None and notice.alarm
+    counts = {"rounds": 4, "unchanged": 1, "elsewhere": 0}
+    assert fleet.event(EventRecord("a", 2.0, "unchanged", "nothing changed in 1 of 4 rounds", counts)) is None
+
+
 def test_the_run_ends_with_its_boards_and_not_with_a_look_at_their_models():
     fleet = Fleet(["a"], 1)
     fleet.event(EventRecord("a", 2.0, "finished", "a finished"))

@@ -108,6 +108,18 @@ def test_of_a_score_of_ones_own_the_recipe_says_what_is_worse(better: str, kinds
 
 
 @pytest.mark.parametrize(
+    ("alone", "together", "kinds"),
+    [(0.990, 0.956, ["worse"]), (0.990, 0.986, []), (0.9990, 0.9965, []), (0.5, 0.45, []), (0.5, 0.2, ["worse"])],
+)
+def test_an_r2_is_worse_by_what_it_leaves_unexplained(alone: float, together: float, kinds: list[str]) -> None:
+    events = [EventRecord("a", 98.0, "trained-alone", "a", {"eval/r2": alone})]
+    metrics = [MetricsRecord("a", k, float(k), {"train/loss": falls(k), "eval/r2": together}) for k in range(40)]
+    events.append(EventRecord("a", 99.0, "finished", "a"))
+    plan = RunPlan.of({"run": {"mode": "gossip"}})
+    assert [f["kind"] for f in summarise_records(HEAD, ("a",), metrics, events, plan)["verdict"]] == kinds
+
+
+@pytest.mark.parametrize(
     ("algorithm", "order", "named"),
     [("dpsgd", "adapt-with-combine", True), ("dpsgd", "auto", False), ("choco-sgd", "auto", False)],
 )
@@ -220,8 +232,14 @@ def test_a_script_has_a_learning_rate_of_its_own() -> None:
 def test_a_script_that_learnt_nothing_is_a_ruin() -> None:
     guess: dict[str, Any] = {"loss": lambda k: 2.3 + 0.05 * (k == 0), "accuracy": 0.11, "rounds": 12}
     ((kind, ruin, text),) = script(**guess)
-    assert (kind, ruin) == ("chance", True) and "is that of guessing: so is the training loss, 2.3" in text
+    assert (kind, ruin) == (
+        "chance",
+        True,
+    ) and "is that of guessing or less: the training loss, 2.3, hardly fell" in text
     assert script(**guess, test_loss=None) == script(**guess), "an accuracy says enough"
+    ((kind, ruin, text),) = script(loss=lambda k: 1.38 - 0.003 * k, accuracy=0.128)
+    assert (kind, ruin) == ("chance", True), "labels that say nothing, of 4 classes"
+    assert "12.8 %" in text and "guessing right in 28" in text
     assert script(**guess | {"rounds": 6}) == []
     assert script(**guess | {"accuracy": 0.2}) == [], "a guess would be right less often"
     assert script(**guess | {"loss": lambda k: 2.3 + 3.0 * (k == 0)}) == [], "it fell"
@@ -233,6 +251,9 @@ def test_an_accuracy_far_below_what_the_training_loss_promises_is_a_hint() -> No
     assert (kind, ruin) == ("gap", False) and "the accuracy, 17 %, is far below" in text
     assert script(loss=lambda k: 0.7 * 0.8**k, accuracy=0.6) == [], "over-fitted, and of use"
     assert script(loss=lambda k: 2.3 - 0.02 * k, accuracy=0.17) == [], "it has not learnt much yet"
+    assert script(loss=lambda k: 2.3 - 0.035 * k, accuracy=0.1)[0][:2] == ("gap", False), "0.39 was promised"
+    assert script(loss=lambda k: 2.3 - 0.0266 * k, accuracy=0.128)[0][:2] == ("gap", False), "labels that say nothing"
+    assert told(loss=lambda k: 2.3 - 0.035 * k, accuracy=0.19, test_loss=0.5) == [], "what guessing gives is known"
     assert script(loss=lambda k: -1.0 - 0.1 * k, accuracy=0.17) == [], "no cross-entropy"
 
 
@@ -336,6 +357,35 @@ def test_one_board_that_learnt_nothing() -> None:
     assert told(accuracy={"a": 0.9, "b": 0.7, "c": 0.5, "d": 0.87}) == []
 
 
+def one_below(*accuracy: float) -> dict[str, float]:
+    return dict(zip(BOARDS, accuracy, strict=True))
+
+
+@pytest.mark.parametrize("accuracy", [(0.92, 0.86, 0.30, 0.85), (0.83, 0.91, 0.087, 0.94), (0.9, 0.9, 0.027, 0.9)])
+def test_a_board_far_below_the_others_is_named_where_no_guess_is_known(accuracy: Sequence[float]) -> None:
+    ((kind, ruin, text),) = script(accuracy=one_below(*accuracy))
+    assert (kind, ruin) == ("apart", False) and "look at the labels and the data of c" in text
+    assert f"{100 * accuracy[2]:.3g} % at c, up to {100 * max(accuracy):.3g} % elsewhere" in text
+    assert script(accuracy=one_below(*accuracy), rounds=6) == []
+
+
+def test_boards_that_differ_by_less_are_not_named_without_a_guess() -> None:
+    assert script(accuracy=one_below(0.9, 0.8, 0.5, 0.7)) == []
+    far = script(accuracy=one_below(0.92, 0.86, 0.3, 0.85), events=compared(1.5))
+    assert [ruin for _, ruin, _ in far] == [True, False], "a hint hides no ruin"
+
+
+def test_a_test_set_that_is_wrong_is_named_with_a_coordinator_too() -> None:
+    values = {"eval/accuracy": 0.7, "eval/examples": 400}
+    metrics = [MetricsRecord(n, k, float(k), {"train/loss": falls(k)}) for n in BOARDS for k in range(40)]
+    metrics += [MetricsRecord(n, 39, 41.0, values | {"eval/accuracy": 0.03 if n == "c" else 0.9}) for n in BOARDS]
+    metrics.append(MetricsRecord("coordinator", 39, 42.0, values))
+    ends = [EventRecord(n, 99.0, "finished", n) for n in (*BOARDS, "coordinator")]
+    plan = RunPlan.of({**RECIPE, "run": {"mode": "server", "script": "train.py"}})
+    (found,) = summarise_records({**HEAD, "mode": "server"}, BOARDS, metrics, ends, plan)["verdict"]
+    assert (found["kind"], found["ruin"]) == ("apart", False) and "3 % at c, up to 90 %" in found["text"]
+
+
 def test_the_cure_for_different_models_names_what_was_set() -> None:
     events = compared(0.4)
     squeezed = {**RECIPE, "gossip": {"algorithm": "deep-squeeze", "params": {"eta": 0.83}}}
@@ -432,6 +482,14 @@ def test_boards_that_train_alone() -> None:
     assert (kind, ruin) == ("alone", False) and text.startswith("c mixed with no neighbour")
     ((kind, ruin, _),) = told(mixed=lambda node, k: k < 10)
     assert (kind, ruin) == ("split", True)
+
+
+def test_a_board_of_which_nobody_took_anything_is_named() -> None:
+    """It was always left behind, and mixed with the others all the same."""
+    ((kind, ruin, text),) = told(links=lambda a, b, k: a != "c")
+    assert (kind, ruin) == ("alone", False) and text.startswith("nothing of what c trained reached the others")
+    assert told(links=lambda a, b, k: a != "c" or k == 30) == [] == told(links=lambda a, b, k: a != "c", rounds=1)
+    assert told(links=lambda a, b, k: False) == [], "records without what went to each"
 
 
 def event(text: str, name: str = "refused", **fields: str) -> EventRecord:
@@ -578,6 +636,16 @@ def test_some_boards_that_changed_nothing_are_a_hint_and_one_round_of_it_is_none
     events = [untrained("a", 40, 0), EventRecord("a", 99.0, "finished", "a")]
     (found,) = summarise_records(HEAD, ("a",), own, events)["verdict"]
     assert (found["kind"], found["ruin"]) == ("untrained", False), "others' records are elsewhere"
+
+
+@pytest.mark.parametrize(("unchanged", "elsewhere", "most"), [(36, 0, 36), (0, 24, 24), (10, 10, 10)])
+def test_a_board_whose_training_went_nowhere_in_many_rounds_is_named(unchanged: int, elsewhere: int, most: int) -> None:
+    ((kind, ruin, text),) = told(events=[untrained("b", unchanged, elsewhere)])
+    assert (kind, ruin) == ("untrained", False) and f"in {most} of 40 rounds at b: " in text
+    assert told(events=[untrained("b", 9, 9)]) == [], "a warm-up, and steps that a GradScaler left out"
+    everybody = [untrained(n, unchanged, elsewhere) for n in BOARDS]
+    found = told(lambda k: 2.3, accuracy=0.1, test_loss=2.3, events=everybody)
+    assert [(kind, ruin) for kind, ruin, _ in found] == [("chance", True), ("untrained", False)], "none hides the ruin"
 
 
 def test_records_that_are_missing_and_boards_that_stood_still_are_told() -> None:

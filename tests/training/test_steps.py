@@ -295,20 +295,26 @@ def test_what_shares_its_parameters_is_the_joined_model(start: Start, before: st
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("old", "new", "counted"),
     [
-        ("lr=0.1", "lr=0.0"),
-        ("for round in", "w = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: k / 9)\n    for round in"),
-        ("optimizer.step()", "model[0].weight.grad *= float('inf') if round < 2 else 1; round < 2 or optimizer.step()"),
+        ("lr=0.1", "lr=0.0", [3]),
+        ("optimizer.step()", "optimizer.param_groups[0]['lr'] = 0.1 * (round > 0); optimizer.step()", [1]),
+        (
+            "optimizer.step()",
+            "model[0].weight.grad *= float('inf') if round < 2 else 1; round < 2 or optimizer.step()",
+            [2],
+        ),
         (
             "optimizer.step()",
             "optimizer.step(); torch.optim.SGD([nn.Parameter(x)], 0.1).step()",  # a second model, of its own
+            [],
         ),
     ],
     ids=["rate-0", "warm-up", "overflow", "second-optimiser"],
 )
-def test_what_is_meant_to_be_so_is_not_said(start: Start, old: str, new: str) -> None:
-    assert remarks(start, joined().replace(old, new)) == []
+def test_what_may_be_meant_to_be_so_is_counted_alone(start: Start, old: str, new: str, counted: list[int]) -> None:
+    said = remarks(start, joined().replace(old, new))
+    assert [fields for _, fields in said] == [{"rounds": 3, "unchanged": k, "elsewhere": 0} for k in counted]
 
 
 def test_of_a_round_without_steps_only_that_is_said(start: Start) -> None:
@@ -353,11 +359,19 @@ def test_an_evaluation_may_adapt_a_copy(start: Start) -> None:
     assert "no optimiser of torch took a step" in said[0]
 
 
-def test_a_round_that_trains_clears_the_verdict(start: Start) -> None:
+def test_rounds_that_train_nothing_are_counted(start: Start) -> None:
     text = joined().replace("for _ in range(2)", "for _ in range(2 * (round == 1))")
     text = text.replace("loss=loss.item()", "loss=0.0")
-    ((first, fields),) = remarks(start, text)
+    (first, fields), last = remarks(start, text)
     assert "in round 0 nothing of the model changed" in first and fields == {}
+    counts = {"rounds": 3, "unchanged": 2, "elsewhere": 0}
+    assert last == ("board-1: nothing of the model changed in 2 of 3 rounds", counts)
+
+
+def test_a_copy_that_takes_the_models_place_later_is_counted(start: Start) -> None:
+    swap = "if round == 1: optimizer = torch.optim.SGD(copy.deepcopy(model).parameters(), lr=0.1)\n        "
+    text = joined().replace("for _ in range(2)", swap + "for _ in range(2)")
+    assert remarks(start, text)[-1][1]["elsewhere"] == 2
 
 
 def test_the_optimiser_that_is_corrected_is_the_joined_models(start: Start) -> None:

@@ -55,6 +55,7 @@ MUTANTS = (
         ROUNDS,
         (Edit(ENGINE + "_loaded", "BinOp neighbours", "frozenset()"),),
         {"faults": NEVER_COMES},
+        equivalent="It costs two deadlines in all, as every neighbour may that never sends; what is mixed is the same.",
     ),
     Mutant(
         "joins-in-silence",
