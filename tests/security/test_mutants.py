@@ -24,6 +24,6 @@ def test_the_right_code_keeps_what_is_promised(schedule: Callable[[int], None]) 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
 def test_every_mutant_is_killed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     function = find(mutant.edit.where)
-    monkeypatch.setattr(function, "__code__", mutated(function, mutant.edit))
+    monkeypatch.setattr(function, "__code__", mutated(function, [mutant.edit]))
     with pytest.raises((schedules.Violation, KeyError)):
         _ = [mutant.schedule(seed) for seed in SEEDS]

@@ -8,7 +8,7 @@ import pytest
 
 from edgegossip import frame as wire
 from edgegossip import gossip, training
-from edgegossip.gossip.base import Adopted, RoundDone, Send
+from edgegossip.gossip.base import Adopted, RoundDone, Says, Send
 from edgegossip.lab.study.cases import Plan, make_cases, product
 from edgegossip.lab.study.measure import Recorder, measure_rounds
 from edgegossip.lab.study.run_case import DataSetCache, run_case
@@ -118,7 +118,7 @@ class _Echo:
     """An algorithm that ends a round when the next node's message is there, with a timer and, if
     asked, no way on."""
 
-    name, asynchronous, bodies = "echo", False, 1
+    name, asynchronous, bodies, says = "echo", False, 1, Says.MODELS
 
     def __init__(self, asynchronous=False, deaf=False, adopts=False):
         self.asynchronous = self.listens = asynchronous
