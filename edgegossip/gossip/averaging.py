@@ -110,6 +110,9 @@ def rate_of(rate: Callable[[Codec[Any]], float], before: float, codec: Codec[Any
     return min(rate(replace(main, bytes=max(rung, least), seconds=0.0)), RECOVERY * before)
 
 
+COARSE = 0.5  # relative error of a message from which on whole models suffer
+
+
 def lost_of_normal(codec: Codec[Any]) -> float:
     """Return E||C[v] - v||^2 / ||v||^2 of a normal vector."""
     return 1.0 - float(_once(_kept_of_normal, codec))

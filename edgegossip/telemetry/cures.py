@@ -6,13 +6,12 @@ import math
 from collections.abc import Iterable, Mapping
 
 from edgegossip import gossip
-from edgegossip.gossip.averaging import lost_of_normal
+from edgegossip.gossip.averaging import COARSE, lost_of_normal
 from edgegossip.gossip.base import Says
 from edgegossip.gossip.order import mixes_before_steps
 from edgegossip.telemetry.evidence import Outcome
 from edgegossip.types import NodeId
 
-COARSE = 0.5  # relative error of a message from which on whole models suffer
 MUTE = 0.99  # ... and nothing is said
 MOSTLY = 0.8  # of all examples in one class: guessing that is hard to beat, at any learning rate
 MOST_NAMED = 4

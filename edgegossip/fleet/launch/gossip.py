@@ -146,8 +146,11 @@ def _hand_out_average(run: LocalRun, supervisor: Supervisor) -> None:
     """Give every board that has trained the average of all their models to test; nothing where that
     cannot be made. They have as long for it as the run took until now."""
     path, made = run.folder.checkpoint_dir / f".{AVERAGED}.npz", False
+    trained = [name for name in run.members if name not in supervisor.lost]
+    if not trained:
+        return
     with suppress(EdgegossipError, OSError):
-        average = RunModels([run.folder.path]).average([n for n in run.members if n not in supervisor.lost])
+        average = RunModels([run.folder.path]).average(trained)
         write_model(path, average.arrays, average.about)
         made = True
     for board in supervisor.running():

@@ -17,14 +17,13 @@ import numpy as np
 from edgegossip import codecs, gossip, training
 from edgegossip.codecs.base import Codec, inside, remembers
 from edgegossip.gossip import outer, topologies
-from edgegossip.gossip.averaging import follows, lost_of_normal, on_probe
+from edgegossip.gossip.averaging import COARSE, follows, lost_of_normal, on_probe
 from edgegossip.gossip.base import GossipAlgorithm, Says
 from edgegossip.gossip.fragments import cut
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.mesh.address import Address
 from edgegossip.node.spec import NodeSpec, make_algorithm, make_codec, make_view
 from edgegossip.recipe import Recipe, run_id
-from edgegossip.telemetry.cures import COARSE
 from edgegossip.telemetry.summary import COORDINATOR
 from edgegossip.training.check import data_notice
 from edgegossip.training.data import Board, is_custom, is_declared
