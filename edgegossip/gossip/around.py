@@ -86,6 +86,10 @@ class Around(GossipAlgorithm[S]):
         return self.algorithm.model(s.inner)
 
     @override
+    def weight(self, s: S) -> float:
+        return self.algorithm.weight(s.inner)
+
+    @override
     def round(self, s: S) -> Round:
         return self.algorithm.round(s.inner)
 

@@ -283,6 +283,11 @@ class GossipAlgorithm(Protocol[S]):
         """Return the model to train and to evaluate, float32[n], de-biased where the algorithm
         keeps a weight. Not to be written to."""
 
+    def weight(self, s: S) -> float:
+        """Return what the model counts for: a local update of d moves it by d / weight, so that no
+        gradient counts more than another in the fleet's mean."""
+        return 1.0
+
     def correction(self, s: S) -> Vec | None:
         """Return what each step of the local update at `model(s)` is to add to its gradient,
         float32[n] (`LocalUpdate.corrected`); None: nothing."""

@@ -409,7 +409,7 @@ class WithOuter(Around[State]):
         with np.errstate(over="ignore", invalid="ignore"):  # the inner `step` says what is not finite
             delta[: s.layout.trainable_size] *= np.float32(self.scale)
             if s.lead is not None:
-                delta += s.lead
+                delta += s.lead * np.float32(self.algorithm.weight(s.inner))  # it moves the model by s.lead
         return replace(local, delta=delta)
 
 

@@ -11,6 +11,10 @@ Deviation: the local update of a node with little weight counts less (`FULL`). W
 away, are down, a node may hand over more than it gets; each update then moves z = x / u by update /
 u, and training at ever larger steps diverges.
 
+What is no gradient moves the model by itself whatever it weighs: statistics here, and an outer
+optimiser's step, which asks for `weight`. Divided by a u below 1, variances turned negative, and
+momentum fed on itself.
+
 The sender weighs, so nobody has to agree on who takes part. What was handed over is kept as a
 running total by both ends of an edge: whatever is lost, repeated, or rolled back with a checkpoint,
 the difference of the two totals is what is still under way, and a full state brings it. Sums are
@@ -114,7 +118,9 @@ class Push(Publishing[Mass]):
 
     @override
     def publish(self, m: Mass, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mass, Published]:
-        x = m.x + min(1.0, max(m.u, 0.0) / FULL) * local.delta
+        x, cut, u = m.x.copy(), ctx.view.layout.trainable_size, max(m.u, 0.0)
+        x[:cut] += min(1.0, u / FULL) * local.delta[:cut]
+        x[cut:] += u * local.delta[cut:]  # statistics are no sums of steps: the model has what was measured
         stepped = x.astype(np.float32)
         memory, announced = self.publisher.publish(m.memory, stepped, local, ctx)
         m = replace(m, eta=self.rate_after(ctx, m.eta, announced.body), first=None if ctx.round else stepped)
@@ -213,6 +219,10 @@ class Push(Publishing[Mass]):
     @override
     def model(self, m: Mass) -> Vec:
         return m.z
+
+    @override
+    def weight(self, m: Mass) -> float:
+        return max(m.u, FULL)
 
     @override
     def audit(self, m: Mass, ctx: RoundContext) -> Audit:

@@ -307,6 +307,10 @@ class Synchronous(GossipAlgorithm[State]):
         return self.scheme.model(s.math)
 
     @override
+    def weight(self, s: State) -> float:
+        return self.scheme.weight(s.math)
+
+    @override
     def correction(self, s: State) -> Vec | None:
         return self.scheme.correction(s.math)
 

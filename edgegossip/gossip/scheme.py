@@ -194,6 +194,10 @@ class Scheme(Protocol[M]):
         """Return 1..2^32: the same on two nodes whose replicas started alike, so that the first
         difference needs no `full`."""
 
+    def weight(self, m: M) -> float:
+        """Return what the model counts for: a local update of d moves it by d / weight."""
+        return 1.0
+
     def correction(self, m: M) -> Vec | None:
         """Return what each step of the next local update is to add to its gradient, float32[n];
         None: nothing."""

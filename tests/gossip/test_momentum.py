@@ -160,6 +160,9 @@ class Scripted:
     def model(self, s: Any) -> np.ndarray:
         return s[1]
 
+    def weight(self, s: Any) -> float:
+        return 1.0
+
     def exchanged(self, s: Any) -> slice:
         return slice(0, N)
 

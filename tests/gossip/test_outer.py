@@ -290,3 +290,28 @@ def test_none_is_the_algorithm_itself() -> None:
     assert with_outer(inner, make("none")) is inner
     around = with_outer(inner, make("nesterov"))
     assert (around.name, around.asynchronous) == ("dpsgd+outer-nesterov", False) and LAYOUT.size == N
+
+
+@pytest.mark.parametrize("name", ["sgp", "sparse-push"])
+def test_momentum_fades_though_a_board_took_push_sum_weight_with_it(make_fleet: Any, name: str) -> None:
+    fleet = make_fleet("ring", nodes=4, algorithm=name, alike=True)
+    left, fleet.algorithm = range(3), with_outer(fleet.algorithm, make("heavy-ball"))
+    fleet.states = [fleet.algorithm.init(x, fleet.view(k)) for k, x in enumerate(fleet.start)]
+    fleet.say_hello()
+    fleet.step_all()
+    fleet.mail = [(to, m) for to, m in fleet.mail if m.sender != "board-3"]  # which dies with what it was handed
+    fleet.deliver_all()
+    for node in left:
+        gone = fleet.view(node).with_down(frozenset({"board-3"}))
+        fleet.states[node], actions = fleet.algorithm.membership(fleet.states[node], gone)
+        fleet.carry_out(node, actions)
+    assert sum(fleet.algorithm.audit(fleet.states[k]).weight for k in left) < 2.5
+    for node in left:
+        fleet.step(node, 10.0**node * np.ones(12))
+    fleet.deliver_all()
+    models = []
+    for _ in range(200):
+        fleet.play(1, left)
+        models.append(np.stack([fleet.algorithm.model(fleet.states[k]) for k in left]))
+    moved = np.abs(np.diff(models, axis=0)).max(axis=(1, 2))
+    assert moved[-1] < moved[0]

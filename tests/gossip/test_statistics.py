@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from edgegossip import codecs
+from edgegossip.gossip import topologies
 from edgegossip.layout import Layout, TensorSpec
 
 LAYOUT = Layout.of([TensorSpec("w", (40, 10)), TensorSpec("mean", (6,), False), TensorSpec("var", (6,), False)])
@@ -47,6 +48,28 @@ def test_one_neighbour_or_several_they_are_mixed_in_full(make_fleet: Any) -> Non
     a, b = (fleet.algorithm.model(s) - fleet.start[0] for s in fleet.states)
     np.testing.assert_allclose([a[400:], b[400:]], 0.5, rtol=0, atol=1e-5)
     assert not np.allclose(a[:400], b[:400], atol=0.1)
+
+
+@pytest.mark.parametrize("algorithm", ["sgp", "quant-sgp", "sparse-push"])
+def test_under_push_sum_they_are_what_was_measured_whatever_a_board_weighs(make_fleet: Any, algorithm: str) -> None:
+    edges = [(0, 1), (1, 0), (1, 2), (2, 0)]  # of which no doubly stochastic weights come
+    fleet = make_fleet(
+        topologies.build("own", 3, [edges], directed=True, weights="column"),
+        nodes=3,
+        n=LAYOUT.size,
+        algorithm=algorithm,
+        alike=True,
+    )
+    fleet.layout = LAYOUT
+    fleet.states = [fleet.algorithm.init(x, fleet.view(k)) for k, x in enumerate(fleet.start)]
+    fleet.say_hello()
+    fleet.play(20)
+    light = min(range(3), key=lambda k: fleet.algorithm.audit(fleet.states[k]).weight)
+    assert fleet.algorithm.audit(fleet.states[light]).weight < 0.9
+    for k in range(3):
+        fleet.step(k, np.where(np.arange(LAYOUT.size) < 400, 0.0, 1e-3 - fleet.algorithm.model(fleet.states[k])))
+    fleet.deliver_all()
+    np.testing.assert_allclose([fleet.algorithm.model(s)[400:] for s in fleet.states], 1e-3, rtol=0.01)
 
 
 @pytest.mark.parametrize(
