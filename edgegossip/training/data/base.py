@@ -236,6 +236,7 @@ class Description:
     target: str = "class"
     target_shape: tuple[int, ...] = ()  # one target
     names: tuple[str, ...] = ()  # of the classes, where they have names
+    declared: bool = True  # that there are these classes; else they are those found in the data
     columns: tuple[str, ...] = ()  # that an input is made of, where it comes from a table
     # where mean and std come from: "none", "board", "declared"; "together": the model has its own
     scale: str = "declared"
