@@ -224,7 +224,7 @@ FEW = np.column_stack([np.arange(200) % 5, np.arange(200) % 4, CLASSES])
 @pytest.mark.parametrize(
     ("train", "test", "said"),
     [
-        (DRAWN, DRAWN, "all of 200 test examples are training examples too"),
+        (DRAWN, DRAWN, "200 of 200 test examples are training examples too"),
         (DRAWN, np.concatenate([DRAWN[60:0:-1], OTHER[:20]]), "60 of 80 test examples are training examples too"),
         (DRAWN, np.concatenate([DRAWN[:20], OTHER[:60]]), ""),
         (FEW, FEW[::-1], ""),  # every row comes often
@@ -252,7 +252,7 @@ def test_a_copy_in_files_is_said_to_be_tested_on(tmp_path) -> None:
         np.save(tmp_path / f"{part}_targets.npy", CLASSES)
     section = DataSection(name="npz", dir=str(tmp_path), partition="local")
     assert said_of(section) == [
-        "all of 200 test examples are training examples too, so their score says little; test on others"
+        "200 of 200 test examples are training examples too, so their score says little; test on others"
     ]
     np.save(tmp_path / "test_inputs.npy", NORMAL[::-1])
     assert said_of(section) == []

@@ -669,6 +669,28 @@ def test_days_with_the_same_folders_are_hardly_classes(tmp_path, folders, said) 
     assert len(found) == bool(said) and "".join(found).startswith(said)
 
 
+def test_pictures_that_are_copies_are_said(tmp_path) -> None:
+    def draw(folder: str, first: int, count: int) -> None:
+        for k in range(first, first + count):
+            put(tmp_path / folder / f"{folder[0]}{k}.png", Image.new("RGB", (4, 3), (k % 200, k // 200, 0)))
+
+    def said() -> list[str]:
+        data = opened(tmp_path)
+        return doubts(data.train, data.about, whole=True, test=data.test)
+
+    for folder, first in (("train/cat", 0), ("train/dog", 100), ("test/cat", 200), ("test/dog", 240)):
+        draw(folder, first, 20)
+    draw("train/old", 15, 25)
+    draw("test/dog", 100, 20)
+    assert said() == []
+    draw("train/old", 5, 12)
+    draw("test/cat", 0, 20)
+    assert said() == [
+        "15 pictures are in cat and old; if these are one class, put them into one",
+        "40 of 80 test examples are training examples too, so their score says little; test on others",
+    ]
+
+
 def test_two_ways_to_read_the_same_folders_are_asked_about(tmp_path) -> None:
     for above in ("cat", "dog"):
         for year in ("2023", "2024"):

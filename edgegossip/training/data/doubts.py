@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -134,7 +135,7 @@ def _about_classes(train: Examples, test: Examples | None, about: Description) -
     """Classes that are hardly what was meant, where the data alone say which there are."""
     if about.target != "class" or about.declared or train.targets is None:
         return []
-    found = _about_folders(train.account().get("folders", {}), about)
+    found = _about_folders(train.account().get("folders", {}), about) + _about_copies(train, about)
     if about.names:
         pair = twins(about.names)
         return found + (
@@ -178,6 +179,21 @@ def _about_folders(folders: Mapping[str, int], about: Description) -> list[str]:
     ]
 
 
+def _about_copies(train: Examples, about: Description) -> list[str]:
+    """Of pictures: whether a class is made of those of another."""
+    if (marks := train.known_marks()) is None:
+        return []
+    classes: dict[int, set[int]] = {}
+    for mark, label in zip(marks.tolist(), train.labels.tolist(), strict=True):
+        classes.setdefault(mark, set()).add(label)
+    several = Counter(tuple(sorted(of)) for of in classes.values() if len(of) > 1)
+    for pair, count in several.most_common(1):
+        if 2 * count > min(len({m for m, of in classes.items() if label in of}) for label in pair):
+            names = " and ".join(about.names[label] if about.names else str(label) for label in pair[:_NAMED])
+            return [f"{count} pictures are in {names}; if these are one class, put them into one"]
+    return []
+
+
 def _are_numbered(names: Collection[str]) -> bool:
     """Whether names differ in their digits alone, as days do."""
     stems = {re.sub("[0-9]+", "", name) for name in names}
@@ -190,8 +206,7 @@ def _about_test(train: Examples, test: Examples, about: Description, whole: bool
     count, least = _in_both(train, test), min(len(train), len(test))
     if 2 * count > least >= _ROWS:
         found.append(
-            f"{'all' if count == least else count} of {least} test examples are training examples too, so their score says "
-            "little; test on others"
+            f"{count} of {len(test)} test examples are training examples too, so their score says little; test on others"
         )
     if whole and about.dtype != "int64":
         tables = _rows(train), _rows(test)
@@ -210,20 +225,23 @@ def _about_test(train: Examples, test: Examples, about: Description, whole: bool
 
 def _in_both(train: Examples, test: Examples) -> int:
     """How many test examples are training examples, beyond what examples repeat each other."""
-    parts = [part.inputs.inputs if isinstance(part.inputs, Selected) else part.inputs for part in (train, test)]
-    if not all(isinstance(part, InMemory) and not isinstance(part.array, np.memmap) for part in parts):
-        # they may be larger than memory, and are held against each other place by place
-        least = min(len(train), len(test))
+    ours, theirs, least = _marks(train), _marks(test), min(len(train), len(test))
+    if ours is None or theirs is None:  # they may be larger than memory, and are compared place by place
         places = np.unique(np.linspace(0, least - 1, _MADE).astype(np.int64))
         same = len(places) == _MADE and np.array_equal(train.take(places).inputs, test.take(places).inputs)
         return least * same
-    ours, theirs = (
-        np.fromiter((hash(row.tobytes()) for batch in chunks(part) for row in batch.inputs), np.int64, len(part))
-        for part in (train, test)
-    )
     count = int(np.isin(theirs, ours).sum())
     repeated = 1 - len(np.unique(ours)) / len(ours)
-    return count if 2 * repeated < count / min(len(train), len(test)) else 0
+    return count if 2 * repeated < count / least else 0
+
+
+def _marks(part: Examples) -> NDArray[np.int64] | None:
+    """A number for each input, the same of equal ones; None where inputs are not in memory."""
+    inputs = part.inputs.inputs if isinstance(part.inputs, Selected) else part.inputs
+    if not isinstance(inputs, InMemory) or isinstance(inputs.array, np.memmap):
+        return part.known_marks()
+    every = (hash(row.tobytes()) for batch in chunks(part) for row in batch.inputs)
+    return np.fromiter(every, np.int64, len(part))
 
 
 def _is_other(train: NDArray[Any], test: NDArray[Any]) -> bool:
