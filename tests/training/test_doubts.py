@@ -238,7 +238,7 @@ FEW = np.column_stack([np.arange(200) % 5, np.arange(200) % 4, CLASSES])
         (DRAWN, OTHER + np.array([8, 0, 0]), ""),
         (DRAWN, np.array([20, 0.5, 0]) + OTHER / [100, 100, 1], ""),  # near the middle
         (DRAWN * [1, 0, 1], OTHER * [1, 0, 1] + np.array([0, 7, 0]), ""),  # a year, a place
-        (DRAWN, np.concatenate([OTHER, [[20, 3, 2]]]), "class 2 has 1 to test on and none to train on"),
+        (DRAWN, np.concatenate([OTHER, [[20, 3, 2]]]), "of class 2 there are examples to test on and none to train on"),
     ],
 )
 def test_what_is_tested_on_is_held_against_what_is_trained_on(tmp_path, train, test, said) -> None:

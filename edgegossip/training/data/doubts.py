@@ -154,10 +154,9 @@ def _about_classes(train: Examples, test: Examples | None, about: Description) -
             f"of {about.classes} classes only {_named(list(map(str, held)))} have examples; if these are codes, number "
             "classes from 0, or in a table name them in data.labels; else declare data.classes"
         )
-    tested: Any = [] if test is None or test.targets is None else test.targets
-    for label, count in zip(*np.unique(tested, return_counts=True), strict=True):
-        if label not in held:
-            found.append(f"class {int(label)} has {count} to test on and none to train on")
+    tested = None if test is None else test.targets
+    if tested is not None and len(alone := np.setdiff1d(tested, held)):
+        found.append(f"of class {_named(list(map(str, alone)))} there are examples to test on and none to train on")
     return found
 
 
