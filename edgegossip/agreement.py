@@ -35,6 +35,7 @@ Fact: TypeAlias = str | int | list[float]
 MAX_BYTES = 4096  # of an agreement on the wire
 _MAX_TEXT, _MAX_SUMS, _MAX_WHOLE = 400, 16, 2**63 - 1
 _PART = 1 << 20  # values summed at a time: a large model is not to be held in float64
+_TIMES = 20  # and inputs of two boards have hardly one unit
 _RTOL = 1e-3  # of sums: devices and torch versions initialise alike, but not to the last bit
 
 # (name, kind, words for it, cure), in the order of comparison. What explains most comes first: of
@@ -133,6 +134,24 @@ def difference(mine: Agreement, theirs: Agreement, here: str = "here", there: st
             cure = _target_cure(str(ours), str(other)) or cure
         return f"{words} is {_shown(ours)} {here} and {_shown(other)} {there}: {cure}"
     return ""
+
+
+def unlike(sizes: Mapping[str, Mapping[str, float]]) -> str:
+    """Return "" where boards' inputs are of one size, else a sentence with whose are not. `sizes`:
+    by board, of each column as a model gets it; no fact, as boards may differ in it.
+
+    Example:
+        >>> unlike({"a": {"column p": 1.0}, "b": {"column p": 1.0}, "c": {"column p": 1000.0}})[:55]
+        'column p is about 1000 times as large on c as on others'
+    """
+    said: list[str] = []
+    for column in dict.fromkeys(column for of in sizes.values() for column in of):
+        found = sorted((of[column], board) for board, of in sizes.items() if of.get(column, 0.0) > 0.0)
+        usual = found[(len(found) - 1) // 2][0] if found else 1.0
+        far = [(size / usual, board) for size, board in found if not 1 / _TIMES < size / usual < _TIMES]
+        said += [f"{column} is about {times:.4g} times as large on {board} as on others" for times, board in far]
+    more = f" (the first of {len(said)} such)" if len(said) > 1 else ""
+    return f"{said[0]}{more}: give all boards the same units, or set data.normalise = board" if said else ""
 
 
 def names_fact(names: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from edgegossip import gossip
+from edgegossip.agreement import unlike
 from edgegossip.gossip.averaging import COARSE, lost_of_normal
 from edgegossip.gossip.base import Says
 from edgegossip.gossip.order import mixes_before_steps
@@ -54,6 +55,8 @@ class Cures:
     def for_apart(self) -> str:
         """Return what helps where boards hold different models. What was set comes first, and
         nothing that is so already."""
+        if apart := self.unlike():
+            return apart
         eta, plan = self._plan.eta, self._plan
         cures = [] if eta is None else [f"leave gossip.params.eta = {eta:g} out: it then goes by the codec"]
         around = plan.get("outer", "optimizer")
@@ -93,12 +96,20 @@ class Cures:
         return finer + (f", or take {instead}, which sends differences" if instead else "")
 
     def doubted(self) -> str:
-        """Return what keeps half of the boards from learning in their data; else empty."""
+        """Return what keeps half of the boards from learning in their data, or together; else
+        empty."""
+        if apart := self.unlike():
+            return apart
         boards = set(self._of.boards)
         for why, of in sorted(self._of.evidence.doubts.items(), key=lambda item: -len(item[1])):
             if 2 * len(of & boards) >= len(boards):
                 return f"look at the data first: at {named(sorted(of))} {why}"
         return ""
+
+    def unlike(self) -> str:
+        """Return whose inputs are of another size than the others'; else empty."""
+        apart = unlike(self._of.evidence.sizes)  # those of boards that were lost as well
+        return apart and f"look at the data first: {apart}"
 
     def _finer_first(self) -> str:
         """The beginning of a cure where messages lose more than training bears; else empty."""

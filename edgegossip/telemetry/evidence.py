@@ -3,6 +3,7 @@ arithmetic."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -28,11 +29,12 @@ from edgegossip.telemetry.records import (
     shown_scores,
 )
 from edgegossip.types import ConfigError, NodeId, better_of
-from edgegossip.untrusted import Refusal
+from edgegossip.untrusted import Refusal, printable
 
 ENOUGH_ROUNDS = 10  # before which nobody is told that nothing was learnt
 MANY_ROUNDS = 100  # after which less than one pass over the data is enough
 FEW_LOSSES = 5  # a curve of fewer rounds is none
+_NAME = 60  # characters of a column that are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +217,7 @@ class Evidence:
         self.records_lost = 0
         self.stood_still: dict[NodeId, float] = {}  # seconds
         self.doubts: dict[str, set[NodeId]] = {}  # what is wrong with data -> whose
+        self.sizes: dict[NodeId, Mapping[str, float]] = {}  # of inputs as a model gets them, by column
 
     def take(self, record: MetricsRecord | EventRecord) -> None:
         """Take in one record."""
@@ -270,6 +273,8 @@ class Evidence:
             case "refused" if "why" in event.fields:  # else a message was, and nobody
                 refusal = Refusal(*(str(event.fields.get(key, "")) for key in ("who", "address", "why")))
                 self.refused.setdefault((peer or refusal.who or refusal.address, refusal.why), refusal)
+            case "holds":
+                self.sizes[event.node] = _sizes(event)
             case "doubt":
                 self.doubts.setdefault(str(event.fields.get("why", event.text)), set()).add(event.node)
             case "records-lost":
@@ -353,6 +358,16 @@ class Outcome:
 def noise(guess: float, tested: float) -> float:
     """Return how far from its mean the accuracy of guessing may be, over so many examples."""
     return 2.0 * math.sqrt(guess * (1.0 - guess) / tested) + 0.01
+
+
+def _sizes(event: EventRecord) -> dict[str, float]:
+    """The sizes in a record of what a board holds; empty where it says none."""
+    try:
+        said = json.loads(str(event.fields.get("sizes", "")))
+    except (ValueError, RecursionError):
+        return {}
+    found = said.items() if isinstance(said, dict) else ()
+    return {printable(k, _NAME): v for k, v in found if type(v) is float and math.isfinite(v)}
 
 
 def _number(event: EventRecord, field: str) -> float:

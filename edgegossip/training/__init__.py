@@ -90,16 +90,19 @@ def build_workload(recipe: Recipe, node_index: int, name: str = "", sink: Sink |
     if sink is not None:
         from edgegossip.training.data.doubts import doubts
 
-        if recipe.data.partition == "local":
+        local = recipe.data.partition == "local"
+        if local:
             _tell_holdings(sink, name, workload)
-        for doubt in doubts(workload.loader.part, workload.about, whole=recipe.data.partition == "local"):
+        for doubt in doubts(workload.loader.part, workload.about, whole=local, test=workload.test):
             sink.event(name, "doubt", f"{name}'s data: {doubt}", why=doubt)
     return workload
 
 
 def _tell_holdings(sink: Sink, name: str, workload: TorchWorkload) -> None:
-    """Put counts, and nothing else of a board's data, into the records of the run."""
+    """Put counts and the size of inputs, and nothing else of a board's data, into the records of
+    the run."""
     from edgegossip.telemetry.run_folder import HOLDS
+    from edgegossip.training.data.doubts import sizes
 
     held, counts, about = workload.loader.holds, workload.loader.counts, workload.about
     names = about.names or tuple(map(str, range(about.classes)))
@@ -107,7 +110,8 @@ def _tell_holdings(sink: Sink, name: str, workload: TorchWorkload) -> None:
     text = f"{name} holds {held or 'a stream of'} examples{several}"
     row = [] if counts is None else counts.tolist()
     classes = [] if counts is None else list(names)
-    sink.event(name, HOLDS, text, examples=held, classes=json.dumps(classes), counts=json.dumps(row))
+    fields = {"classes": classes, "counts": row, "sizes": sizes(workload.loader.part, about)}
+    sink.event(name, HOLDS, text, examples=held, **{key: json.dumps(value) for key, value in fields.items()})
 
 
 def is_custom(recipe: Recipe) -> bool:

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from edgegossip.agreement import unlike
 from edgegossip.recipe import Recipe, TrainingSection
 from edgegossip.training import models
 from edgegossip.training.base import require_plain_steps
 from edgegossip.training.data import Board, Description, describe, is_custom, locate, open_data
-from edgegossip.training.data.doubts import doubts
+from edgegossip.training.data.doubts import doubts, sizes
 from edgegossip.training.names import import_function, is_custom_function, unknown
 from edgegossip.types import ConfigError, DataError
 
@@ -91,6 +92,7 @@ def data_doubts(recipe: Recipe, boards: Sequence[Board] = ()) -> list[str]:
     Raises as `open_data` does, and DataError for boards whose data are not of one kind, as they
     would when they meet; of a script nothing is known."""
     found: dict[str, list[str]] = {}
+    held: dict[str, Mapping[str, float]] = {}
     first: dict[str, tuple[str, object]] = {}  # what all must have alike -> who has it, and what
     for board in () if recipe.run.script else boards or (None,):
         data = open_data(recipe.data, board)
@@ -103,9 +105,11 @@ def data_doubts(recipe: Recipe, boards: Sequence[Board] = ()) -> list[str]:
                     f"the {key} of {name} are {mine}, and those of {other} {theirs}: boards train together on one kind of "
                     "data (data.labels gives classes one order, data.params.columns columns)"
                 )
-        for doubt in doubts(data.train, data.about, whole=True):
+        held[name] = sizes(data.train, data.about)
+        for doubt in doubts(data.train, data.about, whole=True, test=data.test):
             found.setdefault(doubt, []).append(name)
-    return [f"the data of {', '.join(names)}: {doubt}" for doubt, names in found.items()]
+    said = [f"the data of {', '.join(names)}: {doubt}" for doubt, names in found.items()]
+    return [*said, *filter(None, [unlike(held)])]
 
 
 def check_augmentation(recipe: Recipe, about: Description) -> None:

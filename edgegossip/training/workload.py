@@ -31,7 +31,7 @@ from edgegossip.training import models, tasks
 from edgegossip.training import optimizer as optimizers
 from edgegossip.training.base import KEPT, Workload
 from edgegossip.training.check import check_augmentation, task_of
-from edgegossip.training.data import Board, DataSet, Description, boards_of, open_data
+from edgegossip.training.data import Board, DataSet, Description, Examples, boards_of, open_data
 from edgegossip.training.data.doubts import doubts
 from edgegossip.training.loader import DataLoader, Normalize, in_order, make_loader, shares_of
 from edgegossip.training.model import MICRO_BATCH, Standardised, build, layer_over_batch, vector_of
@@ -195,6 +195,11 @@ class TorchWorkload(Workload):
     def about(self) -> Description:
         """Says what one example of this board's data is."""
         return self._about
+
+    @property
+    def test(self) -> Examples | None:
+        """Gives what this board tests on."""
+        return self._data.test
 
     @property
     @override

@@ -156,6 +156,10 @@ def test_a_dry_run_looks_at_the_data_of_each_board(command, tmp_path: Path) -> N
     code, out, _ = command(*arguments, "--json")
     (said,) = json.loads(out)["notices"]
     assert code == 0 and said.startswith("the data of board-0, board-1: channel 2 of 2 has values of about 1.01")
+    np.savez(tmp_path / "board-1" / "data.npz", train_inputs=x / [0.001, 1], train_targets=np.arange(40) % 2)
+    _, out, _ = command(*arguments, "--json")
+    said = json.loads(out)["notices"][-1]
+    assert re.match(r"channel 1 of 2 is about [0-9]+ times as large on board-1 as on others: give all boards", said)
 
 
 def test_a_dry_run_refuses_boards_that_would_refuse_each_other(command, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -302,6 +303,23 @@ def test_what_the_data_say_comes_before_the_learning_rate() -> None:
         assert f"look at the data first: at a, b, c and d {why}" in text and "training.lr" not in text
     assert "training.lr" in told(lambda k: 2.3, accuracy=0.11, test_loss=2.3, events=said[:1])[0][2]
     assert told(events=said) == [], "a run that trained"
+
+
+def test_inputs_of_one_board_in_other_units_come_first() -> None:
+    def holds(**sizes: float) -> list[EventRecord]:
+        said = {node: {"sizes": json.dumps({"column p": size})} for node, size in sizes.items()}
+        return [EventRecord(node, 0.1, "holds", node, fields) for node, fields in said.items()]
+
+    for said in (holds(a=1.0, b=2.0, c=1000.0, d=1.0), holds(a=1.0, b=0.7, c=1e3), holds(a=1.0, c=1000.0)):
+        text = told(lambda k: 2.3, accuracy=0.11, test_loss=2.3, events=said)[0][2]
+        assert "look at the data first: column p is about 1000 times as large on c as on others: give all" in text
+        assert told(events=said) == [], "a run that trained"
+    far = [EventRecord(n, 97.0, "compared", n, {"distance": 3.0, "length": 1.0}) for n in BOARDS]
+    ((kind, _, text),) = told(events=[*holds(a=1.0, b=2.0, c=1000.0, d=1.0), *far])
+    assert kind == "apart" and "column p is about 1000 times" in text and "topology" not in text
+    odd = [EventRecord("a", 0.1, "holds", "a", {"sizes": text}) for text in ("[1]", "{", '{"p": [1], "q": "x"}', "1")]
+    for said in (holds(a=1.0, b=9.0, c=0.0, d=3.0), holds(a=1e3), odd):
+        assert "training.lr" in told(lambda k: 2.3, accuracy=0.11, test_loss=2.3, events=said)[0][2]
 
 
 def test_accuracy_of_the_one_class_that_nearly_all_have_is_no_matter_of_the_learning_rate() -> None:

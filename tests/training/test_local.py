@@ -180,6 +180,8 @@ def test_boards_say_how_many_examples_they_hold_and_nothing_else(here, tmp_path)
         "pi-0 holds 10 examples of 2 of 4 classes",
         "pi-1 holds 20 examples of 2 of 4 classes",
     ]
+    sizes = [json.loads(e.fields["sizes"]) for e in read.events()]
+    assert [list(of.values()) for of in sizes] == [[5.0] * 4, [10.0] * 4], "to one digit"
 
 
 @pytest.mark.parametrize(

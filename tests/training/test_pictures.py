@@ -20,6 +20,7 @@ from PIL import Image
 
 from edgegossip.recipe import DataSection
 from edgegossip.training.data import locate, open_data
+from edgegossip.training.data.doubts import doubts
 from edgegossip.types import ConfigError, DataError
 
 NFC = "fra\u00eeche"
@@ -523,6 +524,10 @@ DOUBTFUL: dict[str, tuple[Change, str]] = {
         lambda root: [put(root / name / "0.png") for name in ("7", "07")],
         r"folders '07' and '7' would be two classes",
     ),
+    "a copy": (
+        lambda root: put(root / "bee - Copy (2)" / "0.png"),
+        r"folders 'bee' and 'bee - Copy \(2\)' would be two",
+    ),
     "what nobody sees": (
         lambda root: put(root / "bee\u200b" / "0.png"),
         r"'bee' and 'bee\\u200b' would be two classes",
@@ -645,6 +650,45 @@ def test_the_first_examples_in_the_order_of_classes_are_no_sample(tmp_path, key)
     with pytest.raises(DataError, match="the first 3 of 6 examples are all of one class"):
         opened(tmp_path, **{key: 3})
     assert len(getattr(opened(tmp_path, **{key: 4}), key.split("_")[0])) == 4
+
+
+@pytest.mark.parametrize(
+    ("folders", "said"),
+    [
+        (["day1/cat", "day1/dog", "day2/cat"], "the folders day1, day2 are the classes, and several of them hold cat;"),
+        (["cat/day1", "cat/day2", "dog/day1"], ""),
+        (["cat/tabby", "cat/black", "dog/pug", "dog/black"], ""),
+        (["cat", "dog/day1", "dog/cat"], ""),
+    ],
+)
+def test_days_with_the_same_folders_are_hardly_classes(tmp_path, folders, said) -> None:
+    for k, folder in enumerate(folders):
+        put(tmp_path / folder / "0.png", Image.new("RGB", (4, 3), (80 * k, 0, 0)))
+    data = opened(tmp_path)
+    found = doubts(data.train, data.about, whole=True)
+    assert len(found) == bool(said) and "".join(found).startswith(said)
+
+
+def test_pictures_that_are_copies_are_said(tmp_path) -> None:
+    def draw(folder: str, first: int, count: int) -> None:
+        for k in range(first, first + count):
+            put(tmp_path / folder / f"{folder[0]}{k}.png", Image.new("RGB", (4, 3), (k % 200, k // 200, 0)))
+
+    def said() -> list[str]:
+        data = opened(tmp_path)
+        return doubts(data.train, data.about, whole=True, test=data.test)
+
+    for folder, first in (("train/cat", 0), ("train/dog", 100), ("test/cat", 200), ("test/dog", 240)):
+        draw(folder, first, 20)
+    draw("train/old", 15, 25)
+    draw("test/dog", 100, 20)
+    assert said() == []
+    draw("train/old", 5, 12)
+    draw("test/cat", 0, 20)
+    assert said() == [
+        "15 pictures are in cat and old; if these are one class, put them into one",
+        "40 of 80 test examples are training examples too, so their score says little; test on others",
+    ]
 
 
 def test_two_ways_to_read_the_same_folders_are_asked_about(tmp_path) -> None:

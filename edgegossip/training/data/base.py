@@ -134,6 +134,11 @@ class Examples:
         without reading (`schema.Sums`)."""
         return None
 
+    def known_marks(self) -> NDArray[np.int64] | None:
+        """Return a number for each input, which only equal ones share, where it is known without
+        reading."""
+        return None
+
     def account(self) -> dict[str, Any]:
         """Return what was read and what was not, by words, where there is something to say."""
         return dict(self.inputs.told)
@@ -236,6 +241,7 @@ class Description:
     target: str = "class"
     target_shape: tuple[int, ...] = ()  # one target
     names: tuple[str, ...] = ()  # of the classes, where they have names
+    declared: bool = True  # that there are these classes; else they are those found in the data
     columns: tuple[str, ...] = ()  # that an input is made of, where it comes from a table
     # where mean and std come from: "none", "board", "declared"; "together": the model has its own
     scale: str = "declared"

@@ -260,31 +260,42 @@ def _names(found: dict[Any, Place], section: DataSection) -> tuple[str, ...]:
     is hardly a name."""
     names = tuple(sorted(map(str, found)))
     cure = 'if they are names of classes, declare data.labels, or set data.target = "class"'
-    alike: dict[str, str] = {}
     for name, (column, k) in found.items():
         if str(name).casefold() in _MISSING:
             raise DataError(
                 f"{column.at(k)} holds {name!r:.80}, as where a value is missing; if it is a class, declare data.labels"
             )
-        other = alike.setdefault(schema.alike(str(name)), name)
-        if other != name:
-            first, m = found[other]
-            raise DataError(
-                f"{column.at(k)} holds {name!r:.80}, and {first.at(m)} {other!r:.80}: write them alike, or declare data.labels"
-            )
+    if pair := schema.twins(list(map(str, found))):
+        (first, m), (second, k) = (found[name] for name in pair)
+        raise DataError(
+            f"{second.at(k)} holds {pair[1]!r:.80}, and {first.at(m)} {pair[0]!r:.80}: write them alike, or declare data.labels"
+        )
     column = next(iter(found.values()))[0]
     if section.classes and section.classes != len(names):
         raise DataError(
             f"{column.file}: column {column.name} has {len(names)} names ({', '.join(names[:4])}), and data.classes = "
             f"{section.classes}: declare data.labels, so that it is known which number each has"
         )
-    seems = {_seems(name) for name in names}
-    if all(seems) and len(names) > 1 and section.target == "auto" and sum("unit" in s for s in seems) <= 1:
-        k = found[names[0]][1]
-        raise DataError(
-            f"{found[names[0]][0].at(k)} holds {names[0]!r:.80}{_seems(names[0])}, and is the target: make it numbers; {cure}"
-        )
+    seems = [_seems(name) for name in names]
+    if section.target == "auto" and _are_measured(names, seems):
+        shown = {seem: name for name, seem in zip(reversed(names), reversed(seems), strict=True) if seem}
+        said = [f"{found[name][0].at(found[name][1])} holds {name!r:.80}{seem}" for seem, name in shown.items()]
+        raise DataError(f"{'; '.join(said[-2:][::-1])}, and is the target: make it numbers; {cure}")
     return names
+
+
+def _are_measured(names: Sequence[str], seems: Sequence[str]) -> bool:
+    """Whether names are rather quantities that nobody made numbers: all of them, or most of many;
+    those of several units where one unit stands behind several numbers, and not all from the first
+    to the last, as they would number classes (1a, 1b, 2a)."""
+    odd, few = sum(map(bool, seems)), len(names) <= labels.MANY
+    if len(names) < 2 or (odd < len(names) and (few or 2 * odd < len(names))):
+        return False
+    units = {seem for seem in seems if "unit" in seem}
+    if len(units) < 2:
+        return True
+    numbers = {int(match[0]) for name in names if (match := re.match("[0-9]+(?![0-9.,])", name))}
+    return len(units) < odd and not (few and len(numbers) == max(numbers, default=0) - min(numbers, default=1) + 1)
 
 
 def _seems(value: Any) -> str:

@@ -162,16 +162,13 @@ def _check_part(part: _Part, labels: tuple[str, ...]) -> None:
 def _check_classes(root: Path, parts: list[_Part], classes: list[str], section: DataSection) -> None:
     """Raises DataError for names that are hardly meant to be two classes, and for what cannot be
     learnt."""
-    labels = schema.class_names(section)
-    alike: dict[str, str] = {}
-    for name in classes:
-        other = alike.setdefault(schema.alike(name), name)
-        if other != name and not (name in labels and other in labels):
-            raise DataError(
-                f"{root}: folders {other!r} and {name!r} would be two classes: give them one name (or name both in data.labels)"
-            )
-    if labels:
+    if section.labels:
         return
+    if pair := schema.twins(classes):
+        raise DataError(
+            f"{root}: folders {pair[0]!r} and {pair[1]!r} would be two classes: give them one name (or name both in "
+            "data.labels)"
+        )
     if len(classes) > 1 and {name.casefold() for name in classes} <= _OF_MASKS:
         raise DataError(
             f"{parts[0].folder} has {' and '.join(classes)}, as pictures and their masks lie, and these would be classes: masks "

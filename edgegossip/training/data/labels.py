@@ -16,7 +16,7 @@ from edgegossip.recipe import DataSection
 from edgegossip.training.data.base import Examples, Part, Stream, native, with_targets
 from edgegossip.types import ConfigError, DataError
 
-_CLASSES = 20  # as many classes, or classes without an example, may always be
+MANY = 20  # as many classes, or classes without an example, may always be
 _LOOKED_AT = 64  # examples, where targets come one at a time
 WHOLE = 2.0**53  # below it a float holds every whole number
 FEW = 100  # different whole numbers among floats, which may be classes
@@ -107,13 +107,16 @@ def check_classes(source: str, labels: Sequence[NDArray[np.int64]], *, named: bo
     low, high, different = int(every.min()), int(every.max()), len(np.unique(every))
     as_values = 'if these are numbers and no classes, set data.target = "values"'
     if low < 0:
-        raise DataError(f"{source}: expected labels from 0, found {low}; {as_values}")
-    if high + 1 > 2 * different + _CLASSES:
+        raise DataError(
+            f"{source}: expected labels from 0, found {low}; number classes from 0, or in a table name them in data.labels; "
+            f"{as_values}"
+        )
+    if high + 1 > 2 * different + MANY:
         raise DataError(
             f"{source}: {different} different whole numbers, and found the label {high}, which makes {high + 1} classes; "
             f"{as_values}, else declare data.labels or data.classes"
         )
-    if not named and different > _CLASSES and 2 * different > len(every):
+    if not named and different > MANY and 2 * different > len(every):
         raise DataError(
             f"{source}: {different} different values in {len(every)} examples are hardly classes; {as_values}, else "
             'set data.target = "class"'
@@ -123,7 +126,7 @@ def check_classes(source: str, labels: Sequence[NDArray[np.int64]], *, named: bo
 def check_masks(source: str, different: int, high: int) -> None:
     """Raise DataError for labels of places that fit into a byte and are far fewer than the largest
     would make: masks of 0 and 255, or with 255 for places that do not count."""
-    if high < 256 and high + 1 > 2 * different + _CLASSES:
+    if high < 256 and high + 1 > 2 * different + MANY:
         raise DataError(
             f"{source}: masks have {different} different labels, and found the label {high}, which makes {high + 1} classes: "
             "number classes from 0, and places that do not count -100; or declare data.classes"

@@ -40,7 +40,7 @@ def overview(section: DataSection, board: Board) -> dict[str, Any]:
         "examples": len(train) if isinstance(train, Examples) else train.length,
         "test_examples": 0 if data.test is None else len(data.test),
         "counts": None if counts is None else counts.tolist(),
-        "doubts": doubts(train, about, whole=True),
+        "doubts": doubts(train, about, whole=True, test=data.test),
     }
     if isinstance(train, Examples):
         read = train.account()
