@@ -46,7 +46,7 @@ SLOW_rest := tests $(foreach part,runs simulator laws machines browser,$(SLOW_$(
 SLOW_examples := tests -m "hypothesis and not slow" --hypothesis-profile=explore
 SLOW = $(if $(PART),$(SLOW_$(PART)),tests)
 
-.PHONY: help demo docs test test-slow image-smoke fuzz arm-cost lint types format install wheel wheel-smoke sbom locks clean
+.PHONY: help demo docs test test-slow image-smoke fuzz arm-cost lint types bytecode format install wheel wheel-smoke sbom locks clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -54,8 +54,10 @@ help:
 demo: $(NATIVE) ## train on this machine, both ways, and show where the results lie
 	@$(BIN)/edgegossip demo
 
-# Tests start some hundred processes: each would compile all of the package again if it could not keep bytecode.
-test: lint types ## formatting, lint, types, import rule, tests and branch coverage
+# Tests start some hundred processes: each would compile all of the package again if it could not keep bytecode. So
+# would each of pytest's workers all tests; that is done once, beside mypy.
+test: $(ALL) ## formatting, lint, types, import rule, tests and branch coverage
+	@$(MAKE) --no-print-directory --jobs=2 lint types bytecode
 	@rm -f .coverage .coverage.* coverage.json
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --cov --cov-branch --cov-report= --durations=20 tests
 	@$(BIN)/python scripts/branch_coverage.py 95 edgegossip/layout.py edgegossip/frame.py edgegossip/codecs edgegossip/gossip edgegossip/engine edgegossip/security
@@ -85,6 +87,9 @@ lint: $(ALL)
 types: $(ALL)
 	@$(BIN)/mypy
 	@cd scripts && $(abspath $(BIN))/mypy --config-file mypy.ini .
+
+bytecode: $(ALL)
+	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q --collect-only tests >/dev/null || :
 
 format: $(ALL) ## format the Python files
 	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format .
