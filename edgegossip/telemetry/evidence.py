@@ -114,15 +114,16 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class Untrained:
-    """Says in how many of a board's rounds its training did not reach the model."""
+    """Says in how many of a board's rounds its training did not reach the model, or lost it."""
 
     rounds: int
     unchanged: int  # nothing of it changed
     elsewhere: int  # all steps were on other parameters
+    undone: int = 0  # its steps began at older values than the exchange had brought
 
     @property
     def most(self) -> int:
-        """In how many it was so at least."""
+        """In how many it did not at least."""
         return max(self.unchanged, self.elsewhere)
 
 
@@ -212,6 +213,7 @@ class Evidence:
         self.used: int | None = None  # updates of which a coordinator made models; None: there is none
         self.unused: set[NodeId] = set()  # whose updates were not among them
         self.quarantined: dict[NodeId, str] = {}
+        self.drifted: dict[NodeId, str] = {}  # which frozen parameters did not stay as they were
         self.records_lost = 0
         self.stood_still: dict[NodeId, float] = {}  # seconds
         self.doubts: dict[str, set[NodeId]] = {}  # what is wrong with data -> whose
@@ -261,8 +263,10 @@ class Evidence:
                     node.away, statistics = away / length, event.fields.get("statistics")
                     node.statistics = float(statistics) if isinstance(statistics, float | int) else 0.0
             case "unchanged" if "rounds" in event.fields:  # else the first round of that kind
-                counts = (int(_number(event, key)) for key in ("rounds", "unchanged", "elsewhere"))
+                counts = (int(_number(event, key)) for key in ("rounds", "unchanged", "elsewhere", "undone"))
                 self.boards.setdefault(event.node, Board()).untrained = Untrained(*counts)
+            case "drifted":
+                self.drifted[event.node] = str(event.fields.get("tensors", ""))
             case "averaged":
                 self.beside["average"][event.node] = shown_scores(event.fields)
             case "trained-alone":

@@ -8,6 +8,9 @@ second run reads no warning, so each rule waits for evidence, and short runs are
 - `untrained` (ruin): in every round nothing of the model changed that a script gave to `join`, or
   all steps of its optimisers were on other parameters; on all boards. A hint where it was so on
   some, which may be there to evaluate, or in a quarter of a board's rounds, and in two or more.
+- `undone` (ruin): from the second round on, training began at what the model had been before, and
+  not at what the exchange brought; on all boards. A hint as with `untrained`.
+- `drifted` (hint): parameters that were frozen at a script's join, and do not travel, changed.
 - `diverged` (ruin): the training loss is no number, or ends far above its start, or gave back more
   than half of what it had gained.
 - `chance` (ruin): after `ENOUGH_ROUNDS` rounds and one pass over its data, the fleet's accuracy is
@@ -83,7 +86,7 @@ class Finding:
 def findings(evidence: Evidence, finished: Collection[NodeId]) -> list[Finding]:
     """Return what is not as it should be with the boards that finished, ruins first."""
     rules = _Rules(Outcome(evidence, finished))
-    found = [*rules.untrained()]
+    found = [*rules.untrained(), *rules.undone(), *rules.drifted()]
     if not any(f.ruin for f in found):
         found += [*rules.diverged()] or [*rules.chance()]
     if evidence.plan.alone:
@@ -137,6 +140,27 @@ class _Rules:
             more = f", and at {len(often) - MOST_NAMED} more" if len(often) > MOST_NAMED else ""
             text = f"training did not reach the model in {', '.join(often[:MOST_NAMED])}{more}"
             yield Finding("untrained", text, f"look where the data end, and whether the rate is 0; {cure}")
+
+    def undone(self) -> Iterable[Finding]:
+        told = {name: one for name, node in self._boards.items() if (one := node.untrained) is not None and one.undone}
+        always = {name for name, one in told.items() if one.undone >= one.rounds - 1}
+        often = {name for name, one in told.items() if one.undone >= 2 and one.rounds <= 4 * one.undone} | always
+        if often:
+            rounds = "every round" if always == often else "many rounds"
+            text = f"{rounds} of {named(sorted(often))} began at older values of the model, and what was mixed was lost"
+            cure = f"load weights before the join, and in no round of {self._plan.script or 'the script'}"
+            yield Finding("undone", text, cure, len(always) == len(self._boards))
+
+    def drifted(self) -> Iterable[Finding]:
+        said = {name: text for name, text in self._known.drifted.items() if name in self._boards}
+        if said:
+            tensors = next(iter(said.values())).split(", ")
+            more = f" and {len(tensors) - 1} more" if tensors[1:] else ""
+            text = f"{tensors[0]}{more}, frozen at the join, changed at {named(sorted(said))}, and does not travel"
+            cure = (
+                "boards' models differ in it, and an adapter does not fit the base: let it travel, or name it in keep"
+            )
+            yield Finding("drifted", text, cure)
 
     def diverged(self) -> Iterable[Finding]:
         cure = self._cures.for_divergence()

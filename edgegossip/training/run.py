@@ -523,8 +523,9 @@ class Run:
             change = delta[: self._vector.layout.trainable_size]
             # In a round that a GradScaler left out as a whole there was no step to correct.
             corrected = self._corrected and (stepped > 0 or not change.any())
-            if remark := self._steps.end_round(self.round, change):
-                self._remarks.put(remark)
+            for remark in (self._steps.end_round(self.round, change), self._steps.changed_frozen(self.round)):
+                if remark is not None:
+                    self._remarks.put(remark)
         self._before, self._trained = None, True
         return LocalUpdate(
             delta=delta,
@@ -550,7 +551,7 @@ class Run:
         parameters that does not suit the algorithm, a parameter that would not travel."""
         if name := self._vector.newly_unfrozen():
             raise UsageError(
-                f"parameter {name} requires a gradient now and did not at the join, so it would not travel: unfreeze it "
+                f"parameter {name} requires a gradient now and did not at the join, so it would not travel: unfreeze or add it "
                 "before the join, or name it in keep"
             )
         if self._context is None:

@@ -605,8 +605,9 @@ def test_a_coordinator_names_whose_model_lay_far_from_what_it_made(far: int, nam
     assert [f["text"] for f in verdict if f["kind"] == "outlier"] == (expected if named else [])
 
 
-def untrained(node: str, unchanged: int, elsewhere: int) -> EventRecord:
-    return EventRecord(node, 98.0, "unchanged", node, {"rounds": 40, "unchanged": unchanged, "elsewhere": elsewhere})
+def untrained(node: str, unchanged: int, elsewhere: int, undone: int = 0) -> EventRecord:
+    counts = {"rounds": 40, "unchanged": unchanged, "elsewhere": elsewhere, "undone": undone}
+    return EventRecord(node, 98.0, "unchanged", node, counts)
 
 
 def test_a_run_whose_training_went_into_other_models_failed() -> None:
@@ -646,6 +647,23 @@ def test_a_board_whose_training_went_nowhere_in_many_rounds_is_named(unchanged: 
     everybody = [untrained(n, unchanged, elsewhere) for n in BOARDS]
     found = told(lambda k: 2.3, accuracy=0.1, test_loss=2.3, events=everybody)
     assert [(kind, ruin) for kind, ruin, _ in found] == [("chance", True), ("untrained", False)], "none hides the ruin"
+
+
+@pytest.mark.parametrize(
+    ("undone", "boards", "rounds", "ruin"),
+    [(39, "abcd", "every round", True), (39, "b", "every round", False), (12, "abcd", "many rounds", False)],
+)
+def test_rounds_that_threw_away_what_was_mixed_are_told(undone: int, boards: str, rounds: str, ruin: bool) -> None:
+    ((kind, ruined, text),) = told(events=[untrained(n, 0, 0, undone) for n in boards])
+    assert (kind, ruined) == ("undone", ruin) and text.startswith(rounds) and "load weights before the join" in text
+    assert told(events=[untrained(n, 0, 0, 1) for n in boards]) == []
+
+
+def test_a_frozen_base_that_changed_is_a_hint() -> None:
+    events = [EventRecord(n, 1.0, "drifted", "", {"tensors": "base.weight, base.bias"}) for n in "ab"]
+    ((kind, ruin, text),) = told(events=events)
+    assert (kind, ruin) == ("drifted", False)
+    assert text.startswith("base.weight and 1 more, frozen at the join, changed at a and b")
 
 
 def test_records_that_are_missing_and_boards_that_stood_still_are_told() -> None:
