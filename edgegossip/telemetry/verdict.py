@@ -16,7 +16,9 @@ second run reads no warning, so each rule waits for evidence, and short runs are
 - `chance` (ruin): after `ENOUGH_ROUNDS` rounds and one pass over its data, the fleet's accuracy is
   what guessing gives, or near it with a test loss that guessing would beat; or its r2 is not above
   0, which predicting the mean gives. Where the classes are not known, as of a script: the training
-  loss hardly fell, and is that of guessing right as often as the accuracy says, or more often.
+  loss hardly fell, and is that of guessing right as often as the accuracy says, or more often; or
+  it fell, the test loss did not, and the accuracy is what it guessed at the start, and stays so (a
+  hint where no test loss is known).
 - `apart` (ruin): the boards hold different models. The average of them, where it was tested, is
   far worse than they are, or they are far worse than it, or the worst board has learnt a quarter of
   what the best has, or they are further from the average than that is long. A hint where they are
@@ -196,16 +198,7 @@ class _Rules:
         losses = [node.loss for node in judged.values() if node.loss is not None]
         guess = self._plan.guess
         if guess is None:
-            ends = self._known.curve.ends()
-            if ends is None or not ends[2] > max(0.9 * ends[0], math.log(1.9)):
-                return
-            guess = math.exp(-ends[2])  # a guess among k classes has a loss of log k
-            if reached <= guess + noise(guess, tested):
-                text = (
-                    f"the accuracy, {percent(reached)}, is that of guessing or less: the training loss, {ends[2]:.3g}"
-                )
-                text += f", hardly fell, and is that of guessing right in {percent(guess)}"
-                yield Finding("chance", text, self._cures.for_chance(), True)
+            yield from self._as_the_loss_guesses(reached, losses)
             return
         exact = reached <= guess + noise(guess, tested)
         near = reached <= guess + min(0.1 * (1.0 - guess), guess)
@@ -214,6 +207,28 @@ class _Rules:
             count = len(self._plan.classes)
             text = f"the accuracy, {percent(reached)}, is that of guessing among {count} classes ({percent(guess)})"
             yield Finding("chance", text, self._cures.for_chance(), True)
+
+    def _as_the_loss_guesses(self, reached: float, losses: Collection[float]) -> Iterable[Finding]:
+        """An accuracy of guessing, of classes that nobody knows: a guess among k of them has a loss
+        of log k. One that has risen is none, whatever loss was told."""
+        ends, tested, risen = self._known.curve.ends(), self._of.tested, self._of.risen
+        if ends is None:
+            return
+        start, _, end = ends
+        fell = end <= 0.9 * start
+        loss = start if fell else end
+        if loss <= math.log(1.9):
+            return
+        guess = math.exp(-loss)
+        off = noise(guess, tested)
+        if reached > guess + (min(off, guess) if fell else off) or (risen or 0.0) > off:
+            return
+        if fell and (risen is None or (losses and sum(losses) / len(losses) <= 0.95 * start)):
+            return
+        text = f"the accuracy, {percent(reached)}, is that of guessing or less: the training loss, {end:.3g}"
+        so = f", fell from {start:.3g}, which" if fell else ", hardly fell, and"
+        text += f"{so} is that of guessing right in {percent(guess)}"
+        yield Finding("chance", text, self._cures.for_chance(), not fell or bool(losses))
 
     def apart(self) -> Iterable[Finding]:
         floor, scores = self._plan.guess, self._of.scores
@@ -346,7 +361,19 @@ class _Rules:
         start, _, end = ends
         if abs(start) > 0.05 and end > start - 0.02 * abs(start):
             text = f"the training loss did not fall: {start:.3g} at the start, {end:.3g} at the end"
-            yield Finding("stalled", text, self._cures.for_chance())
+            cure = self._cures.for_chance()
+            if learnt := self._learnt():
+                cure = f"{learnt} says that the model has learnt, before the run or in it: look which loss "
+                cure += f"{self._plan.script or 'the task'} tells"
+            yield Finding("stalled", text, cure)
+
+    def _learnt(self) -> str:
+        """The score that is halfway from a guess to the best, or further; "" where none is."""
+        reached, guess = _mean(self._of.scores.values()) or 0.0, self._plan.guess or 0.5
+        if self._known.score == "accuracy" and reached > guess + 0.5 * (1.0 - guess):
+            return f"the accuracy, {percent(reached)},"
+        r2 = _mean(node.r2 for node in self._of.judged.values() if node.r2 is not None) or 0.0
+        return f"r2, {r2:.3g}," if r2 > 0.5 else ""
 
     def gap(self) -> Iterable[Finding]:
         ends, scores = self._known.curve.ends(), self._of.scores
@@ -354,7 +381,7 @@ class _Rules:
             return
         reached, promised = sum(scores.values()) / len(scores), math.exp(-ends[2])  # of a cross-entropy
         told = promised > 0.6 or self._plan.guess is None  # else `chance` knows what guessing gives
-        if told and reached < min(0.5 * promised, promised - noise(promised, self._of.tested)):
+        if told and self._is_entropy() and reached < min(0.5 * promised, promised - noise(promised, self._of.tested)):
             text = f"the accuracy, {percent(reached)}, is far below what the training loss, {ends[2]:.3g}, promises"
             cure = "where boards hold different classes, let them exchange after fewer steps; else the test data differ"
             yield Finding("gap", text, f"{cure}, or the model knows its examples by heart")
@@ -372,6 +399,18 @@ class _Rules:
             keep = "join(keep=...)" if self._plan.script else "model.keep"
             cure = f"where inputs differ in scale by board, let each keep its own batch norm ({keep})"
             yield Finding("gap", text, f"{cure}; else the test data differ")
+
+    def _is_entropy(self) -> bool:
+        """Whether the loss may be a cross-entropy: each wrong answer costs log 2 or more there, and
+        so does guessing at the start. Where the classes are known the task's loss is one."""
+        wrong = [
+            (n.loss, 1.0 - n.score) for n in self._of.judged.values() if n.loss is not None and n.score is not None
+        ]
+        script = self._plan.guess is None
+        return not script or not (
+            self._known.curve.first < 0.9 * math.log(2.0)
+            or any(loss < 0.9 * share * math.log(2.0) for loss, share in wrong)
+        )
 
     def outliers(self) -> Iterable[Finding]:
         """By what most of a board's neighbours say of it, or a coordinator: one that lies makes
