@@ -61,6 +61,7 @@ class Context:
     ends_at_join: bool = False
     requests: SimpleQueue[Request] = field(default_factory=SimpleQueue)
     joined: Future[Run] = field(default_factory=Future)  # set by `join`
+    remarks: SimpleQueue[Remark] = field(default_factory=SimpleQueue)  # for the board's program to say
     path: Path = field(init=False)  # of the script, wherever it goes
 
     def __post_init__(self) -> None:
@@ -215,7 +216,7 @@ class Run:
         self._corrected = False  # in each of its steps
         self._steps = Steps(vector)
         self._left_out: set[str] = set()  # of evaluations
-        self._remarks: SimpleQueue[Remark] = SimpleQueue()  # for the board's program to say
+        self._remarks: SimpleQueue[Remark] = SimpleQueue() if context is None else context.remarks
         self._started = self._over = self._trained = self._evaluating = False
         self._proven = False  # what is kept can be read back
         # Whether the loop over `rounds` has still to exchange; None: there is no such loop.
