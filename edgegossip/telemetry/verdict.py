@@ -17,8 +17,8 @@ second run reads no warning, so each rule waits for evidence, and short runs are
   what guessing gives, or near it with a test loss that guessing would beat; or its r2 is not above
   0, which predicting the mean gives. Where the classes are not known, as of a script: the training
   loss hardly fell, and is that of guessing right as often as the accuracy says, or more often; or
-  it fell, the test loss did not, and the accuracy is what it guessed at the start, and stays so (a
-  hint where no test loss is known).
+  it fell, the test loss did not, and the accuracy is about what it guessed at the start, and stays
+  so (a hint where no test loss is known).
 - `apart` (ruin): the boards hold different models. The average of them, where it was tested, is
   far worse than they are, or they are far worse than it, or the worst board has learnt a quarter of
   what the best has, or they are further from the average than that is long. A hint where they are
@@ -69,6 +69,10 @@ ABSURD = 10.0  # times the training loss, and 10 nats: no guess is so bad
 BEYOND = 1.0  # there the boards' models have less in common than they have not
 STOOD_STILL_S = 10.0  # in a run: a moment of it is nothing
 _NUMBER = re.compile(r"\d+")
+_BY_HEART = (
+    "where boards hold different classes, let them exchange after fewer steps; else the test data differ, or the model "
+    "knows its examples by heart"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ def findings(evidence: Evidence, finished: Collection[NodeId]) -> list[Finding]:
     found += rules.apart()
     found += [*rules.isolated()] or [*rules.split()]
     found += [*rules.mute(), *rules.worse()]
-    if not any(f.ruin for f in found):
+    if not any(f.ruin or f.kind == "chance" for f in found):
         found += [*rules.stalled(), *rules.gap()]
     found += [*rules.outliers(), *rules.refused(finished), *rules.starved(), *rules.records()]
     return sorted(found, key=lambda f: not f.ruin)
@@ -201,7 +205,7 @@ class _Rules:
             yield from self._as_the_loss_guesses(reached, losses)
             return
         exact = reached <= guess + noise(guess, tested)
-        near = reached <= guess + min(0.1 * (1.0 - guess), guess)
+        near = reached <= guess + _nearly(guess)
         beaten = bool(losses) and sum(losses) / len(losses) > 0.95 * math.log(len(self._plan.classes))
         if exact or (near and beaten):
             count = len(self._plan.classes)
@@ -221,14 +225,17 @@ class _Rules:
             return
         guess = math.exp(-loss)
         off = noise(guess, tested)
-        if reached > guess + (min(off, guess) if fell else off) or (risen or 0.0) > off:
+        if reached > guess + (_nearly(guess) if fell else off) or (risen or 0.0) > off:
             return
-        if fell and (risen is None or (losses and sum(losses) / len(losses) <= 0.95 * start)):
+        if fell and (risen is None or (losses and sum(losses) / len(losses) <= start)):
             return
-        text = f"the accuracy, {percent(reached)}, is that of guessing or less: the training loss, {end:.3g}"
-        so = f", fell from {start:.3g}, which" if fell else ", hardly fell, and"
-        text += f"{so} is that of guessing right in {percent(guess)}"
-        yield Finding("chance", text, self._cures.for_chance(), not fell or bool(losses))
+        text = f"the accuracy, {percent(reached)}, is {'about ' * fell}that of guessing{' or less' * (not fell)}: "
+        so = f"fell from {start:.3g}, which" if fell else "hardly fell, and"
+        text += f"the training loss, {end:.3g}, {so} is that of guessing right in {percent(guess)}"
+        cure = self._cures.for_chance()
+        if fell and not self._cures.doubted() and not self._of.all_better_alone:
+            cure = f"look at the labels; {_BY_HEART}"
+        yield Finding("chance", text, cure, not fell or bool(losses))
 
     def apart(self) -> Iterable[Finding]:
         floor, scores = self._plan.guess, self._of.scores
@@ -383,8 +390,7 @@ class _Rules:
         told = promised > 0.6 or self._plan.guess is None  # else `chance` knows what guessing gives
         if told and self._is_entropy() and reached < min(0.5 * promised, promised - noise(promised, self._of.tested)):
             text = f"the accuracy, {percent(reached)}, is far below what the training loss, {ends[2]:.3g}, promises"
-            cure = "where boards hold different classes, let them exchange after fewer steps; else the test data differ"
-            yield Finding("gap", text, f"{cure}, or the model knows its examples by heart")
+            yield Finding("gap", text, _BY_HEART)
             return
         judged = self._of.judged
         beyond = {
@@ -472,6 +478,11 @@ def _groups(nodes: Iterable[NodeId], pairs: Collection[tuple[NodeId, NodeId]]) -
         if not any(group is other for other in found):
             found.append(group)
     return sorted((sorted(group) for group in found), key=lambda group: (-len(group), group))
+
+
+def _nearly(guess: float) -> float:
+    """How far above guessing an accuracy says little, where the test loss is bad as well."""
+    return min(0.1 * (1.0 - guess), guess)
 
 
 def _mean(values: Iterable[float]) -> float | None:

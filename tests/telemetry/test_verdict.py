@@ -312,8 +312,10 @@ def test_an_accuracy_far_below_what_the_training_loss_promises_is_a_hint() -> No
         (1.8, 0.1, 0.1, 2.6, [("chance", True)]),  # labels that say nothing, known by heart
         (1.8, 0.1, 0.1, None, [("chance", False)]),  # it may be another loss
         (1.8, 0.1, 0.1, 1.9, []),  # it is another loss, which falls
+        (0.5, 0.14, 0.16, 3.9, [("chance", True)]),  # of classes that are not even
+        (0.5, 0.14, 0.16, None, [("chance", False)]),  # and no second hint
         (1.8, 0.16, 0.05, 2.6, []),  # it learns
-        (1.8, 0.2, 0.2, 2.6, []),
+        (1.8, 0.21, 0.2, 2.6, []),
         (1.8, 0.1, None, 2.6, []),  # one evaluation
         (2.3, 0.1, 0.02, 2.3, [("stalled", False)]),  # a constant was told
         (0.7, 0.45, 0.1, 0.6, []),  # a loss that is no cross-entropy, of a model that learns
