@@ -92,12 +92,12 @@ class Finding:
 def findings(evidence: Evidence, finished: Collection[NodeId]) -> list[Finding]:
     """Return what is not as it should be with the boards that finished, ruins first."""
     rules = _Rules(Outcome(evidence, finished))
-    found = [*rules.untrained(), *rules.undone(), *rules.drifted()]
+    found = [*rules.untrained(), *rules.undone()]
     if not any(f.ruin for f in found):
         found += [*rules.diverged()] or [*rules.chance()]
     if evidence.plan.alone:
         return found
-    found += rules.apart()
+    found += [*rules.drifted(), *rules.apart()]
     found += [*rules.isolated()] or [*rules.split()]
     found += [*rules.mute(), *rules.worse()]
     if not any(f.ruin or f.kind == "chance" for f in found):
@@ -160,9 +160,8 @@ class _Rules:
     def drifted(self) -> Iterable[Finding]:
         said = {name: text for name, text in self._known.drifted.items() if name in self._boards}
         if said:
-            tensors = next(iter(said.values())).split(", ")
-            more = f" and {len(tensors) - 1} more" if tensors[1:] else ""
-            text = f"{tensors[0]}{more}, frozen at the join, changed at {named(sorted(said))}, and does not travel"
+            what = next(iter(said.values()))
+            text = f"{what}, frozen at the join, changed at {named(sorted(said))}, and does not travel"
             cure = (
                 "boards' models differ in it, and an adapter does not fit the base: let it travel, or name it in keep"
             )

@@ -524,9 +524,11 @@ class Run:
             change = delta[: self._vector.layout.trainable_size]
             # In a round that a GradScaler left out as a whole there was no step to correct.
             corrected = self._corrected and (stepped > 0 or not change.any())
-            for remark in (self._steps.end_round(self.round, change), self._steps.changed_frozen(self.round)):
-                if remark is not None:
-                    self._remarks.put(remark)
+            remarks = [self._steps.end_round(self.round, change)]
+            if not self.alone:
+                remarks.append(self._steps.changed_frozen(self.round))
+            for remark in filter(None, remarks):
+                self._remarks.put(remark)
         self._before, self._trained = None, True
         return LocalUpdate(
             delta=delta,

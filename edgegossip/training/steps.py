@@ -170,10 +170,10 @@ class Steps:
         if not changed:
             return None
         self._frozen = {}
-        more = f" and {len(changed) - 1} more" if changed[1:] else ""
-        text = f"{changed[0]}{more}, frozen at the join, changed by the end of round {round}; it does not travel, so boards' "
+        what = changed[0] + (f" and {len(changed) - 1} more" if changed[1:] else "")
+        text = f"{what}, frozen at the join, changed by the end of round {round}; it does not travel, so boards' "
         text += "models differ in it: leave it as it is, let it travel, or name it in keep where each board has its own"
-        return Remark("drifted", text, {"tensors": ", ".join(changed)})
+        return Remark("drifted", text, {"tensors": what})
 
     def end_round(self, round: Round, change: Vec) -> Remark | None:
         """End a round in which the trained values changed so. Return what is to be said, in the

@@ -740,7 +740,7 @@ def test_rounds_that_threw_away_what_was_mixed_are_told(undone: int, boards: str
 
 
 def test_a_frozen_base_that_changed_is_a_hint() -> None:
-    events = [EventRecord(n, 1.0, "drifted", "", {"tensors": "base.weight, base.bias"}) for n in "ab"]
+    events = [EventRecord(n, 1.0, "drifted", "", {"tensors": "base.weight and 1 more"}) for n in "ab"]
     ((kind, ruin, text),) = told(events=events)
     assert (kind, ruin) == ("drifted", False)
     assert text.startswith("base.weight and 1 more, frozen at the join, changed at a and b")

@@ -220,7 +220,7 @@ JOINED = """
 """
 
 
-def remarks(start: Start, text: str, rounds: int = 3) -> list[tuple[str, dict[str, Any]]]:
+def remarks(start: Start, text: str, rounds: int = 3, **options: Any) -> list[tuple[str, dict[str, Any]]]:
     """What such a script has a board say of its model in a run: sentences and figures."""
     said: list[tuple[str, dict[str, Any]]] = []
 
@@ -228,7 +228,7 @@ def remarks(start: Start, text: str, rounds: int = 3) -> list[tuple[str, dict[st
         if name in ("unchanged", "drifted"):
             said.append((text, fields))
 
-    workload = start(text, rounds=rounds, event=event)
+    workload = start(text, rounds=rounds, event=event, **options)
     x = workload.initial(1)
     for round in range(rounds):
         x = 0.9 * (x + workload.local_update(x, round).delta)  # as others' models change it
@@ -349,6 +349,7 @@ def test_a_base_that_is_frozen_and_changes_is_told_once(start: Start, freezes: s
         True
     ] * told
     assert remarks(start, text.replace("join(model)", "join(model, keep='base.*')")) == []
+    assert remarks(start, text, gossip={"topology": "none"}) == [], "nobody has another base"
 
 
 def each_round(inside: str, before: str = "pass") -> str:
