@@ -526,7 +526,7 @@ class Run:
             corrected = self._corrected and (stepped > 0 or not change.any())
             remarks = [self._steps.end_round(self.round, change)]
             if not self.alone:
-                remarks.append(self._steps.changed_frozen(self.round))
+                remarks += [self._steps.changed_frozen(self.round), self._steps.came_later(self.round)]
             for remark in filter(None, remarks):
                 self._remarks.put(remark)
         self._before, self._trained = None, True

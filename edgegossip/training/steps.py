@@ -60,6 +60,8 @@ class Steps:
         self._given: Samples = {}
         self._frozen: Samples = {}  # values of the others at the start, until it is told that they changed
         self._stale: dict[str, Any] = {}  # parameters of this round's optimisers in whose place is another -> whose
+        self._others: dict[Any, int] = {}  # of this round's optimisers of the model: parameters that it has not
+        self._first_others: int | None = None  # in the first round
         self._undone, self._since = 0, ""  # rounds that began at older values; at which this one does
         self._hook: RemovableHandle | None = None
 
@@ -70,7 +72,6 @@ class Steps:
         self._main = next((one for one in own if self.has(_params(one))), None)
         self._held, self._first = self._parameters(), _samples(self._vector.trained())
         self._frozen = _samples(self._vector.frozen())
-        self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def end(self) -> Remark | None:
         """Hear of no more; return in how many rounds it was so, for the verdict."""
@@ -92,10 +93,13 @@ class Steps:
     def begin_round(self, correction: Vec | None) -> None:
         """Begin a round; `correction`, float32[n], is added to the gradients of each step of the
         main optimiser."""
+        if self._hook is None:
+            self._hook = register_optimizer_step_pre_hook(self._before_step)
         self._correction = correction
         self._rates.clear()
         self._steps.clear()  # those of an evaluation, which may adapt a copy
         self._stale.clear()
+        self._others.clear()
         self._since, self._given = "", _samples(self._vector.trained())
 
     def taken(self) -> tuple[int, float | None]:
@@ -130,7 +134,11 @@ class Steps:
             new = now.get(name, held)
             if new is not held and new.requires_grad and _place(held) in places and _place(new) not in places:
                 self._stale[name] = made
-        if self._given and not self._since and self.has(_params(made)):
+        if not self.has(_params(made)):
+            return
+        own = set(map(_place, self._module.parameters()))
+        self._others[made] = sum(p.grad is not None and _place(p) not in own for p in _params(made))
+        if self._given and not self._since:
             self._since, self._given = self._older_values(), {}
 
     def _older_values(self) -> str:
@@ -174,6 +182,20 @@ class Steps:
         text = f"{what}, frozen at the join, changed by the end of round {round}; it does not travel, so boards' "
         text += "models differ in it: leave it as it is, let it travel, or name it in keep where each board has its own"
         return Remark("drifted", text, {"tensors": what})
+
+    def came_later(self, round: Round) -> Remark | None:
+        """Return what is to be said of parameters outside the model that its optimiser got after
+        the first round, once. Those that it had from the first, as of a loss, are meant to stay."""
+        others = sum(self._others.values())
+        if self._first_others is None and self._others:
+            self._first_others = others
+        if not self._others or others <= (self._first_others or 0):
+            return None
+        made = max(self._others, key=lambda made: self._others[made])
+        text = f"from round {round} on, {type(made).__name__} trains parameters that are not in the "
+        text += f"{type(self._module).__name__} that join was given: they do not travel, and each board has its own"
+        self._first_others = others
+        return Remark("notice", f"{text}; let the model have them before the join")
 
     def end_round(self, round: Round, change: Vec) -> Remark | None:
         """End a round in which the trained values changed so. Return what is to be said, in the

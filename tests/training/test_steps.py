@@ -225,7 +225,7 @@ def remarks(start: Start, text: str, rounds: int = 3, **options: Any) -> list[tu
     said: list[tuple[str, dict[str, Any]]] = []
 
     def event(name: str, text: str, **fields: Any) -> None:
-        if name in ("unchanged", "drifted"):
+        if name in ("unchanged", "drifted", "notice"):
             said.append((text, fields))
 
     workload = start(text, rounds=rounds, event=event, **options)
@@ -322,6 +322,18 @@ def test_a_round_that_throws_away_what_the_exchange_brought_is_told(
     assert last == "board-1: training began at older values in 2 of 3 rounds" and counts["undone"] == undone
 
 
+@pytest.mark.parametrize(("since", "said"), [(0, 0), (1, 1), (2, 1)])
+def test_parameters_that_come_later_and_do_not_travel_are_told_once(start: Start, since: int, said: int) -> None:
+    added = f"round == {since} and optimizer.add_param_group(" + "{'params': [scale]})"
+    text = each_round(added, after="scale = nn.Parameter(torch.ones(1))").replace(
+        "(model(x) - y)", "(scale * model(x) - y)"
+    )
+    found = remarks(start, text)
+    assert [f"from round {since} on, SGD trains parameters that are not in the Sequential" in t for t, _ in found] == [
+        True
+    ] * said
+
+
 FREEZES = "model.add_module('base', nn.Linear(30, 30).requires_grad_(False))"
 
 
@@ -352,9 +364,9 @@ def test_a_base_that_is_frozen_and_changes_is_told_once(start: Start, freezes: s
     assert remarks(start, text, gossip={"topology": "none"}) == [], "nobody has another base"
 
 
-def each_round(inside: str, before: str = "pass") -> str:
+def each_round(inside: str, before: str = "pass", after: str = "best = copy.deepcopy(model.state_dict())") -> str:
     """A script that does so at the beginning of each round, before its steps."""
-    text = joined(before, "best = copy.deepcopy(model.state_dict())")
+    text = joined(before, after)
     return text.replace("run.rounds():", f"run.rounds():\n        {inside}")
 
 
