@@ -13,7 +13,16 @@ from typing import Any
 
 from edgegossip.report.units import UNKNOWN, brief_text, bytes_text, number_text, seconds_text
 from edgegossip.telemetry.clocks import AFTERWARDS, OF_THE_RUN, Clocks
-from edgegossip.telemetry.records import EVALUATED, PARTS, EventRecord, MetricsRecord, Record, score_text, scores_in
+from edgegossip.telemetry.records import (
+    EVALUATED,
+    PARTS,
+    EventRecord,
+    MetricsRecord,
+    Record,
+    in_order,
+    score_text,
+    scores_in,
+)
 from edgegossip.telemetry.run_folder import Follower, RunData, is_written, read_run
 from edgegossip.telemetry.summary import COORDINATOR, head_of, members_of
 from edgegossip.types import DataError, NodeId, Round
@@ -47,10 +56,11 @@ ALARMS = frozenset(
         "strained",
         "doubt",
         "unchanged",
+        "drifted",
     }
 )
 # May come every round, or from every board: said at most every ROUTINE_S.
-_ROUTINE = frozenset({"stragglers", "late", "doubt"})
+_ROUTINE = frozenset({"stragglers", "late", "doubt", "drifted"})
 _ALIKE = frozenset({"refused"})  # may be of many boards: the same sentence is said at most as often
 ROUTINE_S = 60.0
 _GONE, _HERE = ("peer-down", "peer-left", "member-dead", "member-left"), ("peer-up", "member-here")
@@ -64,6 +74,7 @@ class Board:
     rounds: Round = 0  # done
     loss: float | None = None  # of the training in the last round
     score: float | None = None  # of the last evaluation, see Fleet.score
+    scores: dict[str, float | None] = field(default_factory=dict)
     frames_bytes: float = 0.0  # payload and what carried it
     sockets_bytes: float | None = None  # None: the system does not tell
     round_s: float | None = None
@@ -98,6 +109,7 @@ class Fleet:
         self.score = ""  # the name of what evaluations go by; "" before the first, or with the loss alone
         self._last_s: dict[NodeId, float] = {}  # of what a node said itself
         self._run_s = 0.0  # of what was said of it
+        self._scores: list[str] = []
         self._known_down: set[str] = set()
         # By the event's name, or its text: when it was said, and how many were not since.
         self._routine: dict[str, tuple[float, int]] = {}
@@ -115,8 +127,8 @@ class Fleet:
 
     @property
     def round(self) -> Round:
-        """Rounds done by the slowest board still at work."""
-        return min((b.rounds for b in self._active()), default=0)
+        """Rounds done by the slowest board still at work; by the last one where all were lost."""
+        return min((b.rounds for b in self._active()), default=max((b.rounds for b in self.boards.values()), default=0))
 
     @property
     def sent_bytes(self) -> float:
@@ -138,8 +150,11 @@ class Fleet:
         board.rounds = max(board.rounds, record.step + 1)
         board.loss = record.number("train/loss") if "train/loss" in record.values else board.loss
         if scores := scores_in(record.values):
-            self.score = scores[0]
-            board.score = record.number(f"{EVALUATED}{self.score}")
+            board.scores |= {name: record.number(f"{EVALUATED}{name}") for name in scores}
+            self._scores = in_order(self._scores, scores)
+            self.score = self._scores[0]
+            for one in self.boards.values():
+                one.score = one.scores.get(self.score)
         elif "eval/loss" in record.values:
             self.score = ""
         board.frames_bytes += sum(record.number(f"net/{part}_bytes") or 0.0 for part in ("payload", "overhead"))

@@ -24,6 +24,7 @@ from edgegossip.telemetry.records import (
     LINK_PREFIX,
     EventRecord,
     MetricsRecord,
+    in_order,
     score_text,
     scores_in,
     shown_scores,
@@ -116,15 +117,16 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class Untrained:
-    """Says in how many of a board's rounds its training did not reach the model."""
+    """Says in how many of a board's rounds its training did not reach the model, or lost it."""
 
     rounds: int
     unchanged: int  # nothing of it changed
     elsewhere: int  # all steps were on other parameters
+    undone: int = 0  # its steps began at older values than the exchange had brought
 
     @property
     def most(self) -> int:
-        """In how many it was so at least."""
+        """In how many it did not at least."""
         return max(self.unchanged, self.elsewhere)
 
 
@@ -139,6 +141,9 @@ class Board:
     lost: float = 0.0  # relative error of its last message
     last: float | None = math.nan  # training loss of the last round; None: no number
     score: float | None = None
+    scores: dict[str, float] = field(default_factory=dict)  # the last ones known
+    first_scores: dict[str, float] = field(default_factory=dict)
+    evaluations: int = 0
     tested_itself: bool = False
     loss: float | None = None  # of the last evaluation
     r2: float | None = None
@@ -206,7 +211,8 @@ class Evidence:
         self.plan = plan or RunPlan()
         self.boards: dict[NodeId, Board] = {}
         self.curve = Curve()
-        self.score = ""  # the one that the task goes by
+        self.score = ""  # the one that the task goes by, the first of these
+        self._scores: list[str] = []
         # By what: scores by name of what boards made by themselves, of their models' average there.
         self.beside: dict[str, dict[NodeId, Mapping[str, float]]] = {"alone": {}, "average": {}}
         self.refused: dict[tuple[NodeId, str], Refusal] = {}  # by name and reason
@@ -214,6 +220,7 @@ class Evidence:
         self.used: int | None = None  # updates of which a coordinator made models; None: there is none
         self.unused: set[NodeId] = set()  # whose updates were not among them
         self.quarantined: dict[NodeId, str] = {}
+        self.drifted: dict[NodeId, str] = {}  # which frozen parameters did not stay as they were
         self.records_lost = 0
         self.stood_still: dict[NodeId, float] = {}  # seconds
         self.doubts: dict[str, set[NodeId]] = {}  # what is wrong with data -> whose
@@ -251,8 +258,14 @@ class Evidence:
     def _evaluated(self, node: Board, record: MetricsRecord) -> None:
         node.loss, node.tested = record.number("eval/loss"), record.number("eval/examples") or 0.0
         node.r2, node.tested_itself = record.number("eval/r2"), True
-        for name in scores_in(record.values)[:1]:
-            self.score, node.score = name, record.number(f"{EVALUATED}{name}")
+        if names := scores_in(record.values):
+            found = {name: value for name in names if (value := record.number(f"{EVALUATED}{name}")) is not None}
+            node.scores, node.evaluations = node.scores | found, node.evaluations + 1
+            node.first_scores = found | node.first_scores
+            self._scores = in_order(self._scores, names)
+            self.score = self._scores[0]
+            for board in self.boards.values():
+                board.score = board.scores.get(self.score)
 
     def _event(self, event: EventRecord) -> None:
         peer = str(event.fields.get("peer", ""))
@@ -264,8 +277,10 @@ class Evidence:
                     node.away, statistics = away / length, event.fields.get("statistics")
                     node.statistics = float(statistics) if isinstance(statistics, float | int) else 0.0
             case "unchanged" if "rounds" in event.fields:  # else the first round of that kind
-                counts = (int(_number(event, key)) for key in ("rounds", "unchanged", "elsewhere"))
+                counts = (int(_number(event, key)) for key in ("rounds", "unchanged", "elsewhere", "undone"))
                 self.boards.setdefault(event.node, Board()).untrained = Untrained(*counts)
+            case "drifted":
+                self.drifted[event.node] = str(event.fields.get("tensors", ""))
             case "averaged":
                 self.beside["average"][event.node] = shown_scores(event.fields)
             case "trained-alone":
@@ -310,6 +325,13 @@ class Outcome:
         return {name: board.score for name, board in self.judged.items() if board.score is not None}
 
     @property
+    def risen(self) -> float | None:
+        """By how much the mean score has changed since the first evaluation; None of one alone."""
+        name, often = self.evidence.score, [b for b in self.judged.values() if b.evaluations > 1]
+        found = [b.scores[name] - b.first_scores[name] for b in often if name in b.scores]
+        return sum(found) / len(found) if found else None
+
+    @property
     def tested(self) -> float:
         """How many examples the largest of their test sets has, or so."""
         return max((node.tested for node in self.judged.values()), default=0.0) or 1000.0
@@ -327,7 +349,8 @@ class Outcome:
 
     def better_alone(self) -> Mapping[NodeId, tuple[float, str]]:
         """Say who had a better score by itself, by more than what the size of a test set explains,
-        or half of what its r2 left unexplained: by how much, and a text of it."""
+        or half of what its r2 left unexplained: by how much, and a text of it. A score that is
+        better where it is lower is taken for a mean over examples that spread as wide as it is."""
         name = self.evidence.score or "loss"
         better = better_of(name, str(self.plan.get("evaluation", "better") or "auto"))
         said: dict[NodeId, tuple[float, str]] = {}
@@ -340,11 +363,15 @@ class Outcome:
             if together is None or alone is None:
                 continue
             lost = alone - together if better == "higher" else together - alone
-            bearable = 0.05 * abs(alone)
+            bearable, tested = 0.05 * abs(alone), own.tested if own.tested > 1 else 1000.0
             if name == "accuracy" and 0.0 <= alone <= 1.0:
-                bearable = noise(alone, own.tested if own.tested > 1 else 1000.0)
+                bearable = noise(alone, tested)
             elif name == "r2":
                 bearable = max(0.5 * (1.0 - alone), 0.005)
+            elif better == "lower":
+                bearable += 2.0 * abs(alone) / math.sqrt(tested)
+            elif 0.0 <= alone <= 1.0:
+                bearable = max(bearable, noise(alone, tested))
             if lost > bearable:
                 said[who] = lost, f"{score_text(name, together)} at {who}, {score_text(name, alone)} by itself"
         return said

@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -97,6 +97,22 @@ def scores_in(values: Mapping[str, Value]) -> list[str]:
     where nothing was evaluated or the loss says it all."""
     found = (name for name in values if name.startswith(EVALUATED) and name not in NO_SCORES)
     return [name.removeprefix(EVALUATED) for name in found]
+
+
+def in_order(known: Iterable[str], more: Iterable[str]) -> list[str]:
+    """Return the names of both in an order that suits both: a board that leaves a score out, as one
+    that is no number, changes nothing of which one comes first.
+
+    Example:
+        >>> in_order(["f1"], ["auc", "f1", "iou"])
+        ['auc', 'f1', 'iou']
+    """
+    names, at = list(known), 0
+    for name in more:
+        if name not in names:
+            names.insert(at, name)
+        at = names.index(name) + 1
+    return names
 
 
 def shown_scores(values: Mapping[str, Any]) -> dict[str, float]:

@@ -5,8 +5,9 @@ What is not known is null, never 0. A board that was lost keeps its own figures 
 `failed_nodes`. What each number is over:
 
 - `accuracy`, `scores`, `loss`, `train_loss`, `time_s`, `rounds`: the boards that finished; while
-  none has, those still at work. Each is a board's last evaluation, last training loss and its sum
-  of seconds; `loss`, `train_loss` and `time_s` are means over boards.
+  none has, those still at work; where all were lost, `rounds` is theirs. Each is a board's last
+  evaluation, last training loss and its sum of seconds; `loss`, `train_loss` and `time_s` are means
+  over boards.
 - `score` is the name of what the run goes by, the first of `scores`: that of the task, or "loss"
   where there is only that; null where nothing was evaluated. `better` says whether it should be
   "higher" or "lower"; null of a user's own score that does not say. `accuracy` is the score of that
@@ -41,7 +42,16 @@ from typing import TYPE_CHECKING, Any
 
 from edgegossip.telemetry.clocks import AFTERWARDS, OF_THE_RUN, Clocks
 from edgegossip.telemetry.clocks import COORDINATOR as COORDINATOR
-from edgegossip.telemetry.records import EVALUATED, PARTS, EventRecord, MetricsRecord, Record, scores_in, shown_scores
+from edgegossip.telemetry.records import (
+    EVALUATED,
+    PARTS,
+    EventRecord,
+    MetricsRecord,
+    Record,
+    in_order,
+    scores_in,
+    shown_scores,
+)
 from edgegossip.telemetry.run_folder import RunData
 from edgegossip.types import NodeId, better_of
 
@@ -117,9 +127,10 @@ class _Totals:
             if (value := record.number(name)) is not None:
                 self.last[name] = value
         self.evaluated |= any(name.startswith(EVALUATED) for name in record.values)
-        for name in scores_in(record.values):
-            if (value := record.number(f"{EVALUATED}{name}")) is not None:
-                self.scores[name] = value
+        found = {name: record.number(f"{EVALUATED}{name}") for name in scores_in(record.values)}
+        if found:
+            known = self.scores | {name: value for name, value in found.items() if value is not None}
+            self.scores = {name: known[name] for name in in_order(self.scores, found) if name in known}
         rss_bytes = record.number("sys/peak_rss_bytes") or record.number("sys/rss_bytes")
         if rss_bytes is not None:
             self.peak_rss_bytes = max(self.peak_rss_bytes or 0.0, rss_bytes)
@@ -311,7 +322,9 @@ def _document(
     whole = whole if whole is not None and whole.evaluated else None
     evaluated = [t for t in basis if t.evaluated]
     named = ([whole] if whole is not None else []) + evaluated
-    names = dict.fromkeys(name for totals in named for name in totals.shown)
+    names: list[str] = []
+    for totals in named:
+        names = in_order(names, totals.shown)
     scores = {name: _spread([t.shown[name] for t in evaluated if name in t.shown], whole, name) for name in names}
     score = next(iter(scores), None)
     aside = {
@@ -322,7 +335,7 @@ def _document(
         "run": head.get("run"),
         "mode": head.get("mode"),
         "nodes": len(boards),
-        "rounds": max((t.rounds for t in basis), default=0),
+        "rounds": max((t.rounds for t in basis or boards.values()), default=0),
         "rounds_asked": head.get("rounds_asked"),
         "accuracy": scores.get("accuracy") or scores.get(score or "") or _spread(()),
         "score": score,

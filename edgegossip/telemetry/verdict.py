@@ -8,12 +8,17 @@ second run reads no warning, so each rule waits for evidence, and short runs are
 - `untrained` (ruin): in every round nothing of the model changed that a script gave to `join`, or
   all steps of its optimisers were on other parameters; on all boards. A hint where it was so on
   some, which may be there to evaluate, or in a quarter of a board's rounds, and in two or more.
+- `undone` (ruin): from the second round on, training began at what the model had been before, and
+  not at what the exchange brought; on all boards. A hint as with `untrained`.
+- `drifted` (hint): parameters that were frozen at a script's join, and do not travel, changed.
 - `diverged` (ruin): the training loss is no number, or ends far above its start, or gave back more
   than half of what it had gained.
 - `chance` (ruin): after `ENOUGH_ROUNDS` rounds and one pass over its data, the fleet's accuracy is
   what guessing gives, or near it with a test loss that guessing would beat; or its r2 is not above
   0, which predicting the mean gives. Where the classes are not known, as of a script: the training
-  loss hardly fell, and is that of guessing right as often as the accuracy says, or more often.
+  loss hardly fell, and is that of guessing right as often as the accuracy says, or more often; or
+  it fell, the test loss did not, and the accuracy is about what it guessed at the start, and stays
+  so (a hint where no test loss is known).
 - `apart` (ruin): the boards hold different models. The average of them, where it was tested, is
   far worse than they are, or they are far worse than it, or the worst board has learnt a quarter of
   what the best has, or they are further from the average than that is long. A hint where they are
@@ -64,6 +69,10 @@ ABSURD = 10.0  # times the training loss, and 10 nats: no guess is so bad
 BEYOND = 1.0  # there the boards' models have less in common than they have not
 STOOD_STILL_S = 10.0  # in a run: a moment of it is nothing
 _NUMBER = re.compile(r"\d+")
+_BY_HEART = (
+    "where boards hold different classes, let them exchange after fewer steps; else the test data differ, or the model "
+    "knows its examples by heart"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +92,15 @@ class Finding:
 def findings(evidence: Evidence, finished: Collection[NodeId]) -> list[Finding]:
     """Return what is not as it should be with the boards that finished, ruins first."""
     rules = _Rules(Outcome(evidence, finished))
-    found = [*rules.untrained()]
+    found = [*rules.untrained(), *rules.undone()]
     if not any(f.ruin for f in found):
         found += [*rules.diverged()] or [*rules.chance()]
     if evidence.plan.alone:
         return found
-    found += rules.apart()
+    found += [*rules.drifted(), *rules.apart()]
     found += [*rules.isolated()] or [*rules.split()]
     found += [*rules.mute(), *rules.worse()]
-    if not any(f.ruin for f in found):
+    if not any(f.ruin or f.kind == "chance" for f in found):
         found += [*rules.stalled(), *rules.gap()]
     found += [*rules.outliers(), *rules.refused(finished), *rules.starved(), *rules.records()]
     return sorted(found, key=lambda f: not f.ruin)
@@ -138,6 +147,26 @@ class _Rules:
             text = f"training did not reach the model in {', '.join(often[:MOST_NAMED])}{more}"
             yield Finding("untrained", text, f"look where the data end, and whether the rate is 0; {cure}")
 
+    def undone(self) -> Iterable[Finding]:
+        told = {name: one for name, node in self._boards.items() if (one := node.untrained) is not None and one.undone}
+        always = {name for name, one in told.items() if one.undone >= one.rounds - 1}
+        often = {name for name, one in told.items() if one.undone >= 2 and one.rounds <= 4 * one.undone} | always
+        if often:
+            rounds = "every round" if always == often else "many rounds"
+            text = f"{rounds} of {named(sorted(often))} began at older values of the model, and what was mixed was lost"
+            cure = f"load weights before the join, and in no round of {self._plan.script or 'the script'}"
+            yield Finding("undone", text, cure, len(always) == len(self._boards))
+
+    def drifted(self) -> Iterable[Finding]:
+        said = {name: text for name, text in self._known.drifted.items() if name in self._boards}
+        if said:
+            what = next(iter(said.values()))
+            text = f"{what}, frozen at the join, changed at {named(sorted(said))}, and does not travel"
+            cure = (
+                "boards' models differ in it, and an adapter does not fit the base: let it travel, or name it in keep"
+            )
+            yield Finding("drifted", text, cure)
+
     def diverged(self) -> Iterable[Finding]:
         cure = self._cures.for_divergence()
         broken = [name for name, node in self._boards.items() if node.last is None]
@@ -172,24 +201,40 @@ class _Rules:
         losses = [node.loss for node in judged.values() if node.loss is not None]
         guess = self._plan.guess
         if guess is None:
-            ends = self._known.curve.ends()
-            if ends is None or not ends[2] > max(0.9 * ends[0], math.log(1.9)):
-                return
-            guess = math.exp(-ends[2])  # a guess among k classes has a loss of log k
-            if reached <= guess + noise(guess, tested):
-                text = (
-                    f"the accuracy, {percent(reached)}, is that of guessing or less: the training loss, {ends[2]:.3g}"
-                )
-                text += f", hardly fell, and is that of guessing right in {percent(guess)}"
-                yield Finding("chance", text, self._cures.for_chance(), True)
+            yield from self._as_the_loss_guesses(reached, losses)
             return
         exact = reached <= guess + noise(guess, tested)
-        near = reached <= guess + min(0.1 * (1.0 - guess), guess)
+        near = reached <= guess + _nearly(guess)
         beaten = bool(losses) and sum(losses) / len(losses) > 0.95 * math.log(len(self._plan.classes))
         if exact or (near and beaten):
             count = len(self._plan.classes)
             text = f"the accuracy, {percent(reached)}, is that of guessing among {count} classes ({percent(guess)})"
             yield Finding("chance", text, self._cures.for_chance(), True)
+
+    def _as_the_loss_guesses(self, reached: float, losses: Collection[float]) -> Iterable[Finding]:
+        """An accuracy of guessing, of classes that nobody knows: a guess among k of them has a loss
+        of log k. One that has risen is none, whatever loss was told."""
+        ends, tested, risen = self._known.curve.ends(), self._of.tested, self._of.risen
+        if ends is None:
+            return
+        start, _, end = ends
+        fell = end <= 0.9 * start
+        loss = start if fell else end
+        if loss <= math.log(1.9):
+            return
+        guess = math.exp(-loss)
+        off = noise(guess, tested)
+        if reached > guess + (_nearly(guess) if fell else off) or (risen or 0.0) > off:
+            return
+        if fell and (risen is None or (losses and sum(losses) / len(losses) <= start)):
+            return
+        text = f"the accuracy, {percent(reached)}, is {'about ' * fell}that of guessing{' or less' * (not fell)}: "
+        so = f"fell from {start:.3g}, which" if fell else "hardly fell, and"
+        text += f"the training loss, {end:.3g}, {so} is that of guessing right in {percent(guess)}"
+        cure = self._cures.for_chance()
+        if fell and not self._cures.doubted() and not self._of.all_better_alone:
+            cure = f"look at the labels; {_BY_HEART}"
+        yield Finding("chance", text, cure, not fell or bool(losses))
 
     def apart(self) -> Iterable[Finding]:
         floor, scores = self._plan.guess, self._of.scores
@@ -322,7 +367,19 @@ class _Rules:
         start, _, end = ends
         if abs(start) > 0.05 and end > start - 0.02 * abs(start):
             text = f"the training loss did not fall: {start:.3g} at the start, {end:.3g} at the end"
-            yield Finding("stalled", text, self._cures.for_chance())
+            cure = self._cures.for_chance()
+            if learnt := self._learnt():
+                cure = f"{learnt} says that the model has learnt, before the run or in it: look which loss "
+                cure += f"{self._plan.script or 'the task'} tells"
+            yield Finding("stalled", text, cure)
+
+    def _learnt(self) -> str:
+        """The score that is halfway from a guess to the best, or further; "" where none is."""
+        reached, guess = _mean(self._of.scores.values()) or 0.0, self._plan.guess or 0.5
+        if self._known.score == "accuracy" and reached > guess + 0.5 * (1.0 - guess):
+            return f"the accuracy, {percent(reached)},"
+        r2 = _mean(node.r2 for node in self._of.judged.values() if node.r2 is not None) or 0.0
+        return f"r2, {r2:.3g}," if r2 > 0.5 else ""
 
     def gap(self) -> Iterable[Finding]:
         ends, scores = self._known.curve.ends(), self._of.scores
@@ -330,10 +387,9 @@ class _Rules:
             return
         reached, promised = sum(scores.values()) / len(scores), math.exp(-ends[2])  # of a cross-entropy
         told = promised > 0.6 or self._plan.guess is None  # else `chance` knows what guessing gives
-        if told and reached < min(0.5 * promised, promised - noise(promised, self._of.tested)):
+        if told and self._is_entropy() and reached < min(0.5 * promised, promised - noise(promised, self._of.tested)):
             text = f"the accuracy, {percent(reached)}, is far below what the training loss, {ends[2]:.3g}, promises"
-            cure = "where boards hold different classes, let them exchange after fewer steps; else the test data differ"
-            yield Finding("gap", text, f"{cure}, or the model knows its examples by heart")
+            yield Finding("gap", text, _BY_HEART)
             return
         judged = self._of.judged
         beyond = {
@@ -348,6 +404,18 @@ class _Rules:
             keep = "join(keep=...)" if self._plan.script else "model.keep"
             cure = f"where inputs differ in scale by board, let each keep its own batch norm ({keep})"
             yield Finding("gap", text, f"{cure}; else the test data differ")
+
+    def _is_entropy(self) -> bool:
+        """Whether the loss may be a cross-entropy: each wrong answer costs log 2 or more there, and
+        so does guessing at the start. Where the classes are known the task's loss is one."""
+        wrong = [
+            (n.loss, 1.0 - n.score) for n in self._of.judged.values() if n.loss is not None and n.score is not None
+        ]
+        script = self._plan.guess is None
+        return not script or not (
+            self._known.curve.first < 0.9 * math.log(2.0)
+            or any(loss < 0.9 * share * math.log(2.0) for loss, share in wrong)
+        )
 
     def outliers(self) -> Iterable[Finding]:
         """By what most of a board's neighbours say of it, or a coordinator: one that lies makes
@@ -409,6 +477,11 @@ def _groups(nodes: Iterable[NodeId], pairs: Collection[tuple[NodeId, NodeId]]) -
         if not any(group is other for other in found):
             found.append(group)
     return sorted((sorted(group) for group in found), key=lambda group: (-len(group), group))
+
+
+def _nearly(guess: float) -> float:
+    """How far above guessing an accuracy says little, where the test loss is bad as well."""
+    return min(0.1 * (1.0 - guess), guess)
 
 
 def _mean(values: Iterable[float]) -> float | None:

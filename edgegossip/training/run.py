@@ -61,6 +61,7 @@ class Context:
     ends_at_join: bool = False
     requests: SimpleQueue[Request] = field(default_factory=SimpleQueue)
     joined: Future[Run] = field(default_factory=Future)  # set by `join`
+    remarks: SimpleQueue[Remark] = field(default_factory=SimpleQueue)  # for the board's program to say
     path: Path = field(init=False)  # of the script, wherever it goes
 
     def __post_init__(self) -> None:
@@ -215,7 +216,7 @@ class Run:
         self._corrected = False  # in each of its steps
         self._steps = Steps(vector)
         self._left_out: set[str] = set()  # of evaluations
-        self._remarks: SimpleQueue[Remark] = SimpleQueue()  # for the board's program to say
+        self._remarks: SimpleQueue[Remark] = SimpleQueue() if context is None else context.remarks
         self._started = self._over = self._trained = self._evaluating = False
         self._proven = False  # what is kept can be read back
         # Whether the loop over `rounds` has still to exchange; None: there is no such loop.
@@ -523,7 +524,10 @@ class Run:
             change = delta[: self._vector.layout.trainable_size]
             # In a round that a GradScaler left out as a whole there was no step to correct.
             corrected = self._corrected and (stepped > 0 or not change.any())
-            if remark := self._steps.end_round(self.round, change):
+            remarks = [self._steps.end_round(self.round, change)]
+            if not self.alone:
+                remarks += [self._steps.changed_frozen(self.round), self._steps.came_later(self.round)]
+            for remark in filter(None, remarks):
                 self._remarks.put(remark)
         self._before, self._trained = None, True
         return LocalUpdate(
@@ -550,7 +554,7 @@ class Run:
         parameters that does not suit the algorithm, a parameter that would not travel."""
         if name := self._vector.newly_unfrozen():
             raise UsageError(
-                f"parameter {name} requires a gradient now and did not at the join, so it would not travel: unfreeze it "
+                f"parameter {name} requires a gradient now and did not at the join, so it would not travel: unfreeze or add it "
                 "before the join, or name it in keep"
             )
         if self._context is None:

@@ -18,10 +18,12 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import runpy
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
@@ -38,6 +40,7 @@ from edgegossip.layout import Layout
 from edgegossip.recipe import Recipe
 from edgegossip.training.base import Workload
 from edgegossip.training.run import Context, Run, join, running
+from edgegossip.training.steps import Remark
 from edgegossip.training.vector import named_arrays, whole_state
 from edgegossip.types import LocalUpdate, Metrics, NodeId, Round, UsageError, Vec
 
@@ -171,8 +174,8 @@ class ScriptWorkload(Workload):
         self._event("slow", text)
 
     def _say_remarks(self) -> None:
-        while not self._run._remarks.empty():
-            remark = self._run._remarks.get()
+        while not self._context.remarks.empty():
+            remark = self._context.remarks.get()
             self._event(remark.event, f"{self._context.name}: {remark.text}", **remark.fields)
 
     def _ask(self, work: Callable[[], T]) -> T:
@@ -217,7 +220,7 @@ class ScriptWorkload(Workload):
         }
         arguments = [_substituted(argument, place) for argument in section.script_args]
         try:
-            with running(self._context), _surroundings(path, arguments):
+            with running(self._context), _surroundings(path, arguments), _heard(self._context):
                 runpy.run_path(str(path), run_name="__main__")
         except SystemExit as error:
             if error.code not in (None, 0):
@@ -244,6 +247,33 @@ def _surroundings(path: Path, arguments: Sequence[str]) -> Iterator[None]:
             sys.argv, sys.stdin, sys.stdout, sys.stderr = before
             with suppress(OSError):
                 os.chdir(folder)
+
+
+@contextmanager
+def _heard(context: Context) -> Iterator[None]:
+    """Let a board tell what torch warns of the inputs of layers and losses, such as a target that
+    is broadcast, once but for its numbers: in a board's log nobody reads it, and the run would end
+    as if all were well. What will not be so in other versions of torch is left to the log."""
+    show, told = warnings.showwarning, set[str]()
+
+    def hear(message: Warning | str, *where: Any) -> None:
+        show(message, *where)
+        frame, text = sys._getframe(1), " ".join(str(message).split())
+        while frame.f_globals.get("__name__") == warnings.__name__ and frame.f_back is not None:
+            frame = frame.f_back
+        of_torch = frame.f_globals.get("__name__") == torch.nn.functional.__name__
+        kind = re.sub(r"\d+", "#", text)  # a last batch has another size
+        if of_torch and "deprecat" not in text and kind not in told:
+            told.add(kind)
+            why = f"torch warned {context.script}: {text.removesuffix('.')}"
+            context.remarks.put(Remark("doubt", why, {"why": why}))
+
+    warnings.showwarning = hear  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if warnings.showwarning is hear:
+            warnings.showwarning = show
 
 
 class JoinedScript(ScriptWorkload):

@@ -1,13 +1,15 @@
 """The steps that a script's optimisers take: at which rate, with the run's correction, and whether
-they reach the model that was given to `join`. A deep copy, a model that a framework makes for
-itself, or an average of the one that is trained would take part in a run without a word, and
-nothing come of it."""
+they reach the model that was given to `join`, and begin at what the exchange brought. A deep copy,
+a model that a framework makes for itself, an average of the one that is trained, or one whose first
+weights are loaded in each round, would take part in a run without a word, and nothing come of
+it."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +23,9 @@ from edgegossip.training.vector import ModelVector
 from edgegossip.types import Round, UsageError, Vec
 
 MANY_OVERFLOWS = 25  # a GradScaler that begins at 65,536 is below 1 after 17
+_SAMPLES = 256  # values of a tensor, evenly spread, that show whether it was written to
+
+Samples = dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,17 @@ class Steps:
         self._steps: Counter[Any] = Counter()  # of each optimiser in this round, whose rate is not 0
         self._rounds = self._unchanged = self._elsewhere = 0
         self._overflows, self._told = 0, False  # rounds in a row whose gradients are not finite
+        # Of the parameters that travel: what optimisers stepped on, or would; their values at the
+        # start, at the end of the last round, and as this round was given them.
+        self._held: dict[str, Tensor] = {}
+        self._first: Samples = {}
+        self._last: Samples = {}
+        self._given: Samples = {}
+        self._frozen: Samples = {}  # values of the others at the start, until it is told that they changed
+        self._stale: dict[str, Any] = {}  # parameters of this round's optimisers in whose place is another -> whose
+        self._others: dict[Any, int] = {}  # of this round's optimisers of the model: parameters that it has not
+        self._first_others: int | None = None  # in the first round
+        self._undone, self._since = 0, ""  # rounds that began at older values; at which this one does
         self._hook: RemovableHandle | None = None
 
     def watch(self, optimizers: Sequence[Any]) -> None:
@@ -54,25 +70,37 @@ class Steps:
         the main one."""
         own = (getattr(one, "optimizer", one) for one in optimizers)
         self._main = next((one for one in own if self.has(_params(one))), None)
-        self._hook = register_optimizer_step_pre_hook(self._before_step)
+        self._held, self._first = self._parameters(), _samples(self._vector.trained())
+        self._frozen = _samples(self._vector.frozen())
 
     def end(self) -> Remark | None:
         """Hear of no more; return in how many rounds it was so, for the verdict."""
         if self._hook is not None:
             self._hook.remove()
-        if not (self._unchanged or self._elsewhere):
+        whats = {
+            "nothing of the model changed": self._unchanged,
+            "no step was on the model": self._elsewhere,
+            "training began at older values": self._undone,
+        }
+        what = max(whats, key=lambda what: whats[what])
+        if not whats[what]:
             return None
-        counts = {"rounds": self._rounds, "unchanged": self._unchanged, "elsewhere": self._elsewhere}
-        most = max(self._unchanged, self._elsewhere)
-        what = "nothing of the model changed" if most == self._unchanged else "no step was on the model"
-        return Remark("unchanged", f"{what} in {most} of {self._rounds} rounds", counts)
+        counts = {"unchanged": self._unchanged, "elsewhere": self._elsewhere, "undone": self._undone}
+        return Remark(
+            "unchanged", f"{what} in {whats[what]} of {self._rounds} rounds", {"rounds": self._rounds, **counts}
+        )
 
     def begin_round(self, correction: Vec | None) -> None:
         """Begin a round; `correction`, float32[n], is added to the gradients of each step of the
         main optimiser."""
+        if self._hook is None:
+            self._hook = register_optimizer_step_pre_hook(self._before_step)
         self._correction = correction
         self._rates.clear()
         self._steps.clear()  # those of an evaluation, which may adapt a copy
+        self._stale.clear()
+        self._others.clear()
+        self._since, self._given = "", _samples(self._vector.trained())
 
     def taken(self) -> tuple[int, float | None]:
         """Return how many steps the main optimiser took since the last call, and their mean rate,
@@ -85,6 +113,9 @@ class Steps:
 
     def _before_step(self, made: Any, *_: Any) -> None:
         """The script's own clip is done by now, and what a GradScaler unscales itself."""
+        if made not in self._steps:
+            with suppress(UsageError):  # of a model that has other tensors for the moment
+                self._look(made)
         self._steps[made] += any(group.get("lr") != 0.0 for group in made.param_groups)
         if made is not self._main:
             return
@@ -96,17 +127,95 @@ class Steps:
             self._vector.add_to_gradients(self._correction, scale=getattr(made, "grad_scale", None))
         self._rates.append(rate_of(made))
 
+    def _look(self, made: Any) -> None:
+        """See what an optimiser's first step in a round is taken on."""
+        places, now = set(map(_place, _params(made))), self._parameters()
+        for name, held in self._held.items():
+            new = now.get(name, held)
+            if new is not held and new.requires_grad and _place(held) in places and _place(new) not in places:
+                self._stale[name] = made
+        if not self.has(_params(made)):
+            return
+        own = set(map(_place, self._module.parameters()))
+        self._others[made] = sum(p.grad is not None and _place(p) not in own for p in _params(made))
+        if self._given and not self._since:
+            self._since, self._given = self._older_values(), {}
+
+    def _older_values(self) -> str:
+        """Since when more of the values are what they were than are what the exchange brought: ""
+        where they are not. Values that the script made otherwise are neither."""
+        now, given = _samples(self._vector.trained()), self._given
+        for older, since in ((self._first, "at the join"), (self._last, "before the exchange")):
+            other = [n for n in older if not torch.equal(given[n], older[n])]
+            back = [n for n in other if torch.equal(now[n], older[n])]
+            kept = [n for n in other if torch.equal(now[n], given[n])]
+            if sum(self._held[n].numel() for n in back) > sum(self._held[n].numel() for n in kept):
+                return since
+        return ""
+
+    def require_current(self) -> None:
+        """Raise UsageError where an optimiser stepped on a parameter in whose place the model has
+        another one, on which none did."""
+        now, places = self._parameters(), {_place(p) for made in self._steps for p in _params(made)}
+        stale = {name: made for name, made in self._stale.items() if name in now and _place(now[name]) not in places}
+        if stale:
+            name, made = next(iter(stale.items()))
+            raise UsageError(
+                f"{type(made).__name__} steps on what was {name}, in whose place the model has another parameter now, which "
+                "nothing trains: make the optimiser after the layer, or load values into the one that is there"
+            )
+        self._held |= {name: p for name, p in now.items() if _place(p) in places}
+
+    def changed_frozen(self, round: Round) -> Remark | None:
+        """Return what is to be said of parameters that were frozen at the start and have other
+        values now, once; None where there are none.
+
+        What merging adapters and taking them out again rounds is no change."""
+        if not self._frozen:
+            return None
+        now = _samples({n: p for n, p in self._module.named_parameters() if n in self._frozen})
+        changed = [n for n, was in self._frozen.items() if n not in now or not _alike(was, now[n])]
+        if not changed:
+            return None
+        self._frozen = {}
+        what = changed[0] + (f" and {len(changed) - 1} more" if changed[1:] else "")
+        text = f"{what}, frozen at the join, changed by the end of round {round}; it does not travel, so boards' "
+        text += "models differ in it: leave it as it is, let it travel, or name it in keep where each board has its own"
+        return Remark("drifted", text, {"tensors": what})
+
+    def came_later(self, round: Round) -> Remark | None:
+        """Return what is to be said of parameters outside the model that its optimiser got after
+        the first round, once. Those that it had from the first, as of a loss, are meant to stay."""
+        others = sum(self._others.values())
+        if self._first_others is None and self._others:
+            self._first_others = others
+        if not self._others or others <= (self._first_others or 0):
+            return None
+        made = max(self._others, key=lambda made: self._others[made])
+        text = f"from round {round} on, {type(made).__name__} trains parameters that are not in the "
+        text += f"{type(self._module).__name__} that join was given: they do not travel, and each board has its own"
+        self._first_others = others
+        return Remark("notice", f"{text}; let the model have them before the join")
+
     def end_round(self, round: Round, change: Vec) -> Remark | None:
         """End a round in which the trained values changed so. Return what is to be said, in the
-        first one that did not reach the model."""
+        first one that did not reach the model, or did not begin at what the exchange brought.
+        Raises as `require_current` does."""
+        self.require_current()
+        self._last = _samples(self._vector.trained())
         self._correction, steps = None, self._steps
         moving, moved = [made for made in steps if steps[made]], bool(np.any(change))
         elsewhere = bool(moving) and not any(self.has(_params(made)) for made in moving)
+        self._undone += bool(self._since)
         self._rounds += 1
         self._unchanged += not moved
         self._elsewhere += elsewhere
         self._overflows = self._overflows + 1 if not moved and self._overflowed() else 0
         at_rest = bool(steps) and not moving  # at a learning rate of 0
+        if self._since and not self._told:
+            self._told = True
+            text = f"in round {round} training began at what the model was {self._since}, and not at what the exchange "
+            return Remark("unchanged", text + "brought, which is lost: does the script load weights in each round?")
         if self._told or at_rest or (moved and not elsewhere) or 0 < self._overflows < MANY_OVERFLOWS:
             return None
         self._told = True
@@ -138,6 +247,11 @@ class Steps:
                 "would not travel: give join and the training the same model"
             )
 
+    def _parameters(self) -> dict[str, Tensor]:
+        """The parameters that travel, themselves."""
+        travel = {tensor.name for tensor in self._vector.layout.tensors}
+        return {name: p for name, p in self._module.named_parameters() if name in travel}
+
     def _overflowed(self) -> bool:
         gradients = [p.grad for p in self._module.parameters() if p.grad is not None]
         values = (g.coalesce().values() if g.is_sparse else g for g in gradients)
@@ -151,6 +265,30 @@ def _place(tensor: Tensor) -> int:
         return tensor.untyped_storage().data_ptr() or id(tensor)
     except (RuntimeError, NotImplementedError):
         return id(tensor)
+
+
+def _samples(tensors: Mapping[str, Tensor]) -> Samples:
+    """Some values of each, on the CPU, in its own type: copied from a device all at once."""
+    kinds: dict[tuple[torch.device, torch.dtype], Samples] = {}
+    for name, tensor in tensors.items():
+        flat = tensor.detach().reshape(-1)
+        kinds.setdefault((flat.device, flat.dtype), {})[name] = flat[:: 1 + (flat.numel() - 1) // _SAMPLES]
+    found: Samples = {}
+    for some in kinds.values():
+        copies = torch.split(torch.cat(list(some.values())).cpu(), [len(values) for values in some.values()])
+        found |= zip(some, copies, strict=True)
+    return found
+
+
+def _alike(was: Tensor, now: Tensor) -> bool:
+    """Whether values are the same but for what arithmetic with them rounds."""
+    if was.shape != now.shape:
+        return False
+    if not (was.is_floating_point() and now.is_floating_point()):
+        return was.dtype == now.dtype and torch.equal(was, now)
+    rounded = max(torch.finfo(t.dtype).eps for t in (was, now)) ** 0.5
+    was, now = was.double(), now.double()
+    return bool(torch.allclose(now, was, rtol=0.0, atol=rounded * float(was.abs().max()), equal_nan=True))
 
 
 def rate_of(optimizer: Any) -> float:

@@ -155,6 +155,18 @@ class ModelVector:
                 return name
         return ""
 
+    def trained(self) -> dict[str, Tensor]:
+        """Return the parameters that travel, as the module has them now. Raises as `read` does."""
+        count = sum(tensor.trainable for tensor in self.layout.tensors)
+        return dict(zip(self._names, self._tensors()[:count], strict=False))
+
+    def frozen(self) -> dict[str, Tensor]:
+        """Return the parameters that require no gradient now, but for those that `keep` names:
+        boards hold them alike."""
+        names = _all_names(self.module)
+        found = ((n, p) for n, p in self.module.named_parameters() if not p.requires_grad)
+        return {n: p for n, p in found if _is_shared(names[id(p)], (), self._keep)}
+
     def extra_state(self) -> dict[str, Any]:
         """Return what of the module's `state_dict` is no tensor: what its `get_extra_state`
         gave."""
@@ -205,7 +217,9 @@ class ModelVector:
             if tensor.shape != shape or tensor.dtype != dtype:
                 now = f"{_dtype(tensor)}{list(tensor.shape)}"
                 was = f"{str(dtype).removeprefix('torch.')}{list(shape)}"
-                raise UsageError(f"tensor {name} was {was} at the join and is {now} now; a model keeps its shape")
+                raise UsageError(
+                    f"tensor {name} was {was} at the join and is {now} now; a model keeps shapes and types"
+                )
             tensor = tensor.detach()
             found.append(torch.view_as_real(tensor) if tensor.is_complex() else tensor)
         return found

@@ -162,7 +162,7 @@ def test_all_boards_lost_leaves_no_accuracy_but_their_bytes():
     document = summarise_records(HEAD, ["a"], metrics, [_end("a", "lost")])
     assert document["accuracy"] == {"mean": None, "min": None, "max": None}
     assert document["loss"] is None and document["sent_bytes"]["payload"] == 100
-    assert document["boards"][0]["accuracy"] == 0.5
+    assert document["boards"][0]["accuracy"] == 0.5 and document["rounds"] == 1
 
 
 def test_a_run_that_goes_on_shows_the_boards_at_work():

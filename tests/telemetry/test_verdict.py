@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip.gossip.robust import far_beyond
+from edgegossip.report.progress import Fleet
 from edgegossip.report.table import run_table
-from edgegossip.telemetry.evidence import RunPlan
+from edgegossip.telemetry.evidence import Evidence, RunPlan
 from edgegossip.telemetry.records import EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise, summarise_records
@@ -45,6 +46,7 @@ def told(
     examples: int = 32,
     lost: Sequence[str] = (),
     r2: float | None = None,
+    at_first: float | None = None,
     partition: Mapping[str, Any] | None = PARTITION,
     far: Callable[[str, int], Mapping[str, float]] = lambda node, step: {},
     codec_error: float = 0.0,
@@ -63,6 +65,8 @@ def told(
                 for peer in {x, y} - {node} if node in (x, y) else ():
                     if links(node, peer, step):
                         values[f"link/{peer}_bytes"] = 100
+            if step == 3 and at_first is not None:
+                values["eval/accuracy"] = at_first
             if step == rounds - 1:
                 score = accuracy if isinstance(accuracy, float) else accuracy[node]
                 scores = {"eval/accuracy": score} if r2 is None else {"eval/mae": 1.0, "eval/r2": r2}
@@ -137,6 +141,45 @@ def test_where_every_board_learnt_by_itself_the_exchange_is_blamed(algorithm: st
             assert "scale" not in said and "look at the data" not in said
     ruin, *_ = told(accuracy=0.1, recipe=recipe, partition=None, events=by_itself(a=0.9), r2=-0.1)
     assert "the inputs' scale" in ruin[2], "of one board nothing follows for all"
+
+
+@pytest.mark.parametrize(
+    ("name", "alone", "together", "tested", "kinds"),
+    [
+        ("f1", 0.98, 0.935, 50, []),
+        ("f1", 0.98, 0.80, 50, ["worse"]),
+        ("f1", 0.98, 0.90, 5000, ["worse"]),
+        ("mae", 0.010, 0.011, 400, []),
+        ("mae", 0.010, 0.020, 400, ["worse"]),
+        ("mae", 0.010, 0.011, 40_000, ["worse"]),
+        ("loss", 0.05, 0.055, 400, []),
+        ("perplexity", 20.0, 26.0, 1000, ["worse"]),
+    ],
+)
+def test_a_score_is_worse_by_more_than_its_test_set_explains(
+    name: str, alone: float, together: float, tested: int, kinds: list[str]
+) -> None:
+    scores = {f"eval/{name}": together, "eval/examples": tested}
+    metrics = [MetricsRecord("a", k, float(k), {"train/loss": falls(k), **scores}) for k in range(40)]
+    events = [EventRecord("a", 98.0, "trained-alone", "a", {f"eval/{name}": alone})]
+    events.append(EventRecord("a", 99.0, "finished", "a"))
+    better = "lower" if name == "perplexity" else "higher" if name == "f1" else "auto"
+    plan = RunPlan.of({"run": {"mode": "gossip"}, "evaluation": {"better": better}})
+    assert [f["kind"] for f in summarise_records(HEAD, ("a",), metrics, events, plan)["verdict"]] == kinds
+
+
+def test_a_score_that_a_board_leaves_out_is_no_less_the_headline() -> None:
+    rows = {"a": {"f1": 0.1}, "b": {"auc": 0.9, "f1": 0.2}, "c": {"f1": 0.3}}
+    metrics = [MetricsRecord(n, 0, 1.0, {f"eval/{k}": v for k, v in row.items()}) for n, row in rows.items()]
+    evidence, fleet = Evidence(), Fleet(list(rows), 1)
+    for record in metrics:
+        evidence.take(record)
+        fleet.update(record)
+    document = summarise_records(HEAD, [*rows], metrics, [EventRecord(n, 2.0, "finished", n) for n in rows])
+    assert evidence.score == fleet.score == document["score"] == "auc"
+    for boards in (evidence.boards, fleet.boards):
+        assert {name: board.score for name, board in boards.items()} == {"a": None, "b": 0.9, "c": None}
+    assert fleet.mean("score") == document["scores"]["auc"]["mean"] == 0.9
 
 
 def test_boards_that_were_to_train_alone_are_not_told_that_they_did() -> None:
@@ -248,14 +291,51 @@ def test_a_script_that_learnt_nothing_is_a_ruin() -> None:
 
 def test_an_accuracy_far_below_what_the_training_loss_promises_is_a_hint() -> None:
     """As of boards with a class each, of which nobody is told how many there are."""
-    ((kind, ruin, text),) = script(loss=lambda k: 0.7 * 0.8**k, accuracy=0.17)
+    ((kind, ruin, text),) = script(test_loss=None, loss=lambda k: 0.7 * 0.8**k, accuracy=0.17)
     assert (kind, ruin) == ("gap", False) and "the accuracy, 17 %, is far below" in text
-    assert script(loss=lambda k: 0.7 * 0.8**k, accuracy=0.6) == [], "over-fitted, and of use"
-    assert script(loss=lambda k: 2.3 - 0.02 * k, accuracy=0.17) == [], "it has not learnt much yet"
-    assert script(loss=lambda k: 2.3 - 0.035 * k, accuracy=0.1)[0][:2] == ("gap", False), "0.39 was promised"
-    assert script(loss=lambda k: 2.3 - 0.0266 * k, accuracy=0.128)[0][:2] == ("gap", False), "labels that say nothing"
+    assert script(test_loss=None, loss=lambda k: 0.7 * 0.8**k, accuracy=0.6) == [], "over-fitted, and of use"
+    assert script(test_loss=None, loss=lambda k: 2.3 - 0.02 * k, accuracy=0.17) == [], "it has not learnt much yet"
+    assert script(test_loss=None, loss=lambda k: 2.3 - 0.035 * k, accuracy=0.1)[0][:2] == ("gap", False), (
+        "0.39 was promised"
+    )
+    assert script(test_loss=None, loss=lambda k: 2.3 - 0.0266 * k, accuracy=0.128)[0][:2] == ("gap", False), (
+        "labels that say nothing"
+    )
     assert told(loss=lambda k: 2.3 - 0.035 * k, accuracy=0.19, test_loss=0.5) == [], "what guessing gives is known"
-    assert script(loss=lambda k: -1.0 - 0.1 * k, accuracy=0.17) == [], "no cross-entropy"
+    assert script(test_loss=None, loss=lambda k: -1.0 - 0.1 * k, accuracy=0.17) == [], "no cross-entropy"
+    assert script(test_loss=0.05, loss=lambda k: 0.9 * 0.9**k, accuracy=0.4) == [], "no cross-entropy, as tests show"
+    assert script(test_loss=None, loss=lambda k: 0.1 * 0.98**k, accuracy=0.4) == [], "nor one that begins so low"
+
+
+@pytest.mark.parametrize(
+    ("end", "accuracy", "at_first", "test_loss", "said"),
+    [
+        (1.8, 0.1, 0.1, 2.6, [("chance", True)]),  # labels that say nothing, known by heart
+        (1.8, 0.1, 0.1, None, [("chance", False)]),  # it may be another loss
+        (1.8, 0.1, 0.1, 1.9, []),  # it is another loss, which falls
+        (0.5, 0.14, 0.16, 3.9, [("chance", True)]),  # of classes that are not even
+        (0.5, 0.14, 0.16, None, [("chance", False)]),  # and no second hint
+        (1.8, 0.16, 0.05, 2.6, []),  # it learns
+        (1.8, 0.21, 0.2, 2.6, []),
+        (1.8, 0.1, None, 2.6, []),  # one evaluation
+        (2.3, 0.1, 0.02, 2.3, [("stalled", False)]),  # a constant was told
+        (0.7, 0.45, 0.1, 0.6, []),  # a loss that is no cross-entropy, of a model that learns
+    ],
+)
+def test_an_accuracy_of_guessing_is_known_by_what_the_loss_was_at_first(
+    end: float, accuracy: float, at_first: float | None, test_loss: float | None, said: list[tuple[str, bool]]
+) -> None:
+    curve = {"loss": lambda k: 2.3 - (2.3 - end) * k / 40}
+    found = script(**curve, accuracy=accuracy, at_first=at_first, test_loss=test_loss)
+    assert [(kind, ruin) for kind, ruin, _ in found] == said
+
+
+def test_where_much_was_learnt_a_loss_that_stands_still_is_another_one() -> None:
+    for found in (script(loss=lambda k: 1.0, accuracy=0.9), script(loss=lambda k: 1.0, r2=0.9)):
+        ((kind, _, text),) = found
+        assert kind == "stalled" and " says that the model has learnt" in text and "loss train.py tells" in text
+        assert "learning rate" not in text
+    assert "learning rate" in script(loss=lambda k: 1.0, accuracy=0.6)[0][2]
 
 
 def test_a_test_loss_that_no_guess_has_is_a_hint() -> None:
@@ -623,8 +703,9 @@ def test_a_coordinator_names_whose_model_lay_far_from_what_it_made(far: int, nam
     assert [f["text"] for f in verdict if f["kind"] == "outlier"] == (expected if named else [])
 
 
-def untrained(node: str, unchanged: int, elsewhere: int) -> EventRecord:
-    return EventRecord(node, 98.0, "unchanged", node, {"rounds": 40, "unchanged": unchanged, "elsewhere": elsewhere})
+def untrained(node: str, unchanged: int, elsewhere: int, undone: int = 0) -> EventRecord:
+    counts = {"rounds": 40, "unchanged": unchanged, "elsewhere": elsewhere, "undone": undone}
+    return EventRecord(node, 98.0, "unchanged", node, counts)
 
 
 def test_a_run_whose_training_went_into_other_models_failed() -> None:
@@ -664,6 +745,23 @@ def test_a_board_whose_training_went_nowhere_in_many_rounds_is_named(unchanged: 
     everybody = [untrained(n, unchanged, elsewhere) for n in BOARDS]
     found = told(lambda k: 2.3, accuracy=0.1, test_loss=2.3, events=everybody)
     assert [(kind, ruin) for kind, ruin, _ in found] == [("chance", True), ("untrained", False)], "none hides the ruin"
+
+
+@pytest.mark.parametrize(
+    ("undone", "boards", "rounds", "ruin"),
+    [(39, "abcd", "every round", True), (39, "b", "every round", False), (12, "abcd", "many rounds", False)],
+)
+def test_rounds_that_threw_away_what_was_mixed_are_told(undone: int, boards: str, rounds: str, ruin: bool) -> None:
+    ((kind, ruined, text),) = told(events=[untrained(n, 0, 0, undone) for n in boards])
+    assert (kind, ruined) == ("undone", ruin) and text.startswith(rounds) and "load weights before the join" in text
+    assert told(events=[untrained(n, 0, 0, 1) for n in boards]) == []
+
+
+def test_a_frozen_base_that_changed_is_a_hint() -> None:
+    events = [EventRecord(n, 1.0, "drifted", "", {"tensors": "base.weight and 1 more"}) for n in "ab"]
+    ((kind, ruin, text),) = told(events=events)
+    assert (kind, ruin) == ("drifted", False)
+    assert text.startswith("base.weight and 1 more, frozen at the join, changed at a and b")
 
 
 def test_records_that_are_missing_and_boards_that_stood_still_are_told() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import warnings
 import weakref
 import zipfile
 from collections import Counter
@@ -868,6 +869,32 @@ def test_a_score_that_is_no_number_is_left_out_and_said_once(start: Start, value
     alone = start(REGRESSION.replace('return {"mae"', 'return float("nan")\n            return {"mae"'))
     found = alone.evaluate(alone.initial(1))
     assert found is not None and not found.scores and not found.records()
+
+
+@pytest.mark.parametrize(
+    ("loss", "told"),
+    [
+        ("nn.functional.mse_loss(model(x), y[:, 0])", True),
+        ("nn.L1Loss()(model(x), y[:, 0]) + nn.L1Loss()(model(x)[:9], y[:9, 0])", True),
+        ("nn.functional.mse_loss(model(x), y)", False),
+        ("(model(x) - y).square().mean() + 0 * len([__import__('warnings').warn('a noise', stacklevel=1)])", False),
+        ("nn.Softmax()(model(x)).sum()", False),  # deprecated
+    ],
+)
+def test_what_torch_warns_of_a_losss_inputs_is_told_once(start: Start, loss: str, told: bool) -> None:
+    said: list[tuple[str, Any]] = []
+    event = lambda name, text, **fields: said.append((text, fields.get("why")))  # noqa: E731
+    workload = start(
+        REGRESSION.replace("((model(x) - y) ** 2).mean()\n            opt", f"{loss}\n            opt"), event=event
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        rounds(workload, workload.initial(1), 0, 3)
+    assert len(said) == told
+    for text, why in said:
+        assert (
+            text == f"board-1: {why}" and "torch warned train.py: Using a target size (torch.Size([64])) that" in text
+        )
 
 
 def test_a_run_through_a_coordinator_is_not_alone_whatever_its_topology_key_says(start: Start) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -219,18 +220,18 @@ JOINED = """
 """
 
 
-def remarks(start: Start, text: str, rounds: int = 3) -> list[tuple[str, dict[str, Any]]]:
+def remarks(start: Start, text: str, rounds: int = 3, **options: Any) -> list[tuple[str, dict[str, Any]]]:
     """What such a script has a board say of its model in a run: sentences and figures."""
     said: list[tuple[str, dict[str, Any]]] = []
 
     def event(name: str, text: str, **fields: Any) -> None:
-        if name == "unchanged":
+        if name in ("unchanged", "drifted", "notice"):
             said.append((text, fields))
 
-    workload = start(text, rounds=rounds, event=event)
+    workload = start(text, rounds=rounds, event=event, **options)
     x = workload.initial(1)
     for round in range(rounds):
-        x = x + workload.local_update(x, round).delta
+        x = 0.9 * (x + workload.local_update(x, round).delta)  # as others' models change it
     workload.over(x)
     return said
 
@@ -256,13 +257,117 @@ def test_a_model_that_is_trained_in_place_of_the_joined_one_is_told_at_once(star
         "was given: is a copy of it trained, or another model?",
         {},
     )
-    assert last[1] == {"rounds": 3, "unchanged": 3, "elsewhere": 3}
+    assert last[1] == {"rounds": 3, "unchanged": 3, "elsewhere": 3, "undone": 0}
 
 
-def test_parameters_that_are_replaced_under_the_optimiser_are_told(start: Start) -> None:
-    swap = "model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()}, assign=True)\n    "
-    text = joined().replace("for round in run", swap + "for round in run")
-    assert "SGD took 2 steps, none of them on the Sequential" in remarks(start, text)[0][0]
+ASSIGNS = "model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()}, assign=True)"
+
+
+@pytest.mark.parametrize(
+    ("inside", "where"),
+    [
+        ("round == 1 and setattr(model, '2', nn.Linear(4, 1))", "2.weight"),
+        ("model[0].bias = nn.Parameter(model[0].bias.detach().clone())", "0.bias"),
+        (ASSIGNS, "0.weight"),
+    ],
+    ids=["layer", "parameter", "all"],
+)
+def test_an_optimiser_of_what_the_model_had_before_is_refused(start: Start, inside: str, where: str) -> None:
+    with pytest.raises(UsageError, match=f"SGD steps on what was {where}, in whose place .* make the optimiser after"):
+        remarks(start, each_round(inside))
+
+
+REMADE = "; optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        f"model[2] = nn.Linear(4, 1){REMADE}",
+        f"{ASSIGNS}{REMADE}",
+        "model[2] = nn.Linear(4, 1); optimizer.add_param_group({'params': list(model[2].parameters())})",
+        "model[2] = nn.Linear(4, 1); head = torch.optim.SGD(model[2].parameters(), 0.1); head.step()",
+        "optimizer = torch.optim.SGD(model[2 * (round % 2)].parameters(), lr=0.1)",  # in turns
+        "model[0].requires_grad_(round > 1)",  # unfrozen in stages, and free at the join
+        "model.double(); model.float()",
+        "model.to('meta'.replace('meta', 'cpu'))",
+        "model.train(); kept = copy.deepcopy(model.state_dict()); model.load_state_dict(best); model.load_state_dict(kept)",
+        "best = copy.deepcopy(model.state_dict()); model.load_state_dict(best)",
+        "with torch.no_grad(): model[2].bias.zero_()",
+        "with torch.no_grad(): [p.add_(0.01 * torch.randn_like(p)) for p in model.parameters()]",
+    ],
+)
+def test_what_a_script_may_do_in_its_rounds_is_not_told(start: Start, inside: str) -> None:
+    assert remarks(start, each_round(inside)) == []
+
+
+@pytest.mark.parametrize(
+    ("inside", "since", "undone"),
+    [
+        ("model.load_state_dict(best)", "at the join", 2),
+        ("model[0].load_state_dict({'weight': best['0.weight'], 'bias': best['0.bias']})", "at the join", 2),
+        ("round and model.load_state_dict(torch.load('last.pt'))", "before the exchange", 2),
+    ],
+    ids=["first", "a-layer", "own"],
+)
+def test_a_round_that_throws_away_what_the_exchange_brought_is_told(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: str, since: str, undone: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = each_round(inside).replace("run.exch", "torch.save(model.state_dict(), 'last.pt'); run.exch")
+    (first, _), (last, counts) = remarks(start, text)
+    assert first.startswith(
+        f"board-1: in round 1 training began at what the model was {since}, and not at what the exch"
+    )
+    assert last == "board-1: training began at older values in 2 of 3 rounds" and counts["undone"] == undone
+
+
+@pytest.mark.parametrize(("since", "said"), [(0, 0), (1, 1), (2, 1)])
+def test_parameters_that_come_later_and_do_not_travel_are_told_once(start: Start, since: int, said: int) -> None:
+    added = f"round == {since} and optimizer.add_param_group(" + "{'params': [scale]})"
+    text = each_round(added, after="scale = nn.Parameter(torch.ones(1))").replace(
+        "(model(x) - y)", "(scale * model(x) - y)"
+    )
+    found = remarks(start, text)
+    assert [f"from round {since} on, SGD trains parameters that are not in the Sequential" in t for t, _ in found] == [
+        True
+    ] * said
+
+
+FREEZES = "model.add_module('base', nn.Linear(30, 30).requires_grad_(False))"
+
+
+@pytest.mark.parametrize(
+    ("freezes", "inside", "told"),
+    [
+        (FREEZES, "model.base.weight.data.mul_(0.99)", True),
+        (FREEZES, "with torch.no_grad(): model.base.bias[0] += 1.0", True),
+        (FREEZES, "model.base.load_state_dict(nn.Linear(30, 30).state_dict())", True),
+        (FREEZES + "; model.base.to(torch.bfloat16)", "model.base.weight.data.mul_(0.7)", True),
+        (
+            FREEZES,
+            "low = torch.randn(30, 30); model.base.weight.data.add_(low); model.base.weight.data.sub_(low)",
+            False,
+        ),
+        (FREEZES, "model.base.to(torch.bfloat16)", False),
+        (FREEZES, "model.base.bias.data = model.base.bias.detach().clone()", False),
+        ("model.add_module('base', nn.BatchNorm1d(3).requires_grad_(False))", "model.base(x)", False),
+    ],
+)
+def test_a_base_that_is_frozen_and_changes_is_told_once(start: Start, freezes: str, inside: str, told: bool) -> None:
+    text = each_round(inside, freezes).replace("model(x)", "model[2](model[1](model[0](x)))")
+    said = remarks(start, text)
+    assert [text.startswith("board-1: base.") and "frozen at the join, changed by the" in text for text, _ in said] == [
+        True
+    ] * told
+    assert remarks(start, text.replace("join(model)", "join(model, keep='base.*')")) == []
+    assert remarks(start, text, gossip={"topology": "none"}) == [], "nobody has another base"
+
+
+def each_round(inside: str, before: str = "pass", after: str = "best = copy.deepcopy(model.state_dict())") -> str:
+    """A script that does so at the beginning of each round, before its steps."""
+    text = joined(before, after)
+    return text.replace("run.rounds():", f"run.rounds():\n        {inside}")
 
 
 def test_an_average_of_what_is_trained_is_told_though_it_changes(start: Start) -> None:
@@ -272,7 +377,7 @@ def test_an_average_of_what_is_trained_is_told_though_it_changes(start: Start) -
     text = text.replace("optimizer.step()", "optimizer.step(); model.update_parameters(trained)")
     first, last = remarks(start, text)
     assert first[0].startswith("board-1: in round 0 SGD took 2 steps, none of them on the AveragedModel")
-    assert last[1] == {"rounds": 3, "unchanged": 0, "elsewhere": 3}
+    assert last[1] == {"rounds": 3, "unchanged": 0, "elsewhere": 3, "undone": 0}
 
 
 @pytest.mark.parametrize(
@@ -314,7 +419,9 @@ def test_what_shares_its_parameters_is_the_joined_model(start: Start, before: st
 )
 def test_what_may_be_meant_to_be_so_is_counted_alone(start: Start, old: str, new: str, counted: list[int]) -> None:
     said = remarks(start, joined().replace(old, new))
-    assert [fields for _, fields in said] == [{"rounds": 3, "unchanged": k, "elsewhere": 0} for k in counted]
+    assert [fields for _, fields in said] == [
+        {"rounds": 3, "unchanged": k, "elsewhere": 0, "undone": 0} for k in counted
+    ]
 
 
 def test_of_a_round_without_steps_only_that_is_said(start: Start) -> None:
@@ -323,7 +430,7 @@ def test_of_a_round_without_steps_only_that_is_said(start: Start) -> None:
         "board-1: in round 0 nothing of the model changed, and no optimiser of torch took a step: is what is trained the "
         "model that join was given?"
     )
-    assert last[1] == {"rounds": 3, "unchanged": 3, "elsewhere": 0}
+    assert last[1] == {"rounds": 3, "unchanged": 3, "elsewhere": 0, "undone": 0}
 
 
 def test_steps_too_small_for_the_models_numbers_are_told_once(start: Start) -> None:
@@ -338,7 +445,7 @@ def test_gradients_that_are_never_finite_are_told_in_the_end(start: Start) -> No
     assert first[0] == (
         "board-1: in round 24 nothing of the model changed, nor in the 24 before it: its gradients are not finite"
     )
-    assert last[1] == {"rounds": 30, "unchanged": 30, "elsewhere": 0}
+    assert last[1] == {"rounds": 30, "unchanged": 30, "elsewhere": 0, "undone": 0}
 
 
 def test_an_evaluation_may_adapt_a_copy(start: Start) -> None:
@@ -364,7 +471,7 @@ def test_rounds_that_train_nothing_are_counted(start: Start) -> None:
     text = text.replace("loss=loss.item()", "loss=0.0")
     (first, fields), last = remarks(start, text)
     assert "in round 0 nothing of the model changed" in first and fields == {}
-    counts = {"rounds": 3, "unchanged": 2, "elsewhere": 0}
+    counts = {"rounds": 3, "unchanged": 2, "elsewhere": 0, "undone": 0}
     assert last == ("board-1: nothing of the model changed in 2 of 3 rounds", counts)
 
 
