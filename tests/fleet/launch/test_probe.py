@@ -127,7 +127,7 @@ def test_a_plan_is_of_the_scripts_own_model_and_memory(script: Path, joins: Call
     plans = []
     for found in probe(chosen(script, 2, "0", "{index}00"), members, members).values():
         joins(found)
-        plans.append(plan(chosen(script, 2), fleet, 2))
+        plans.append(plan(chosen(script, 2), fleet, 3))
     small, large = plans
     assert small["values"] == 15 and small["script"] == "train.py" and 60 <= small["message_bytes"] < 400
     more = large["kinds"][0]["memory_bytes"] - small["kinds"][0]["memory_bytes"]
@@ -135,6 +135,7 @@ def test_a_plan_is_of_the_scripts_own_model_and_memory(script: Path, joins: Call
     assert (small["kinds"][0]["compute_s"], small["step_s"]) == (None, None)  # nobody knows
     text = plan_text(small)
     assert "15 values" in text and "and what train.py computes" in text and "train.py up to its join" in text
+    assert "3 of the fleet, where run.nodes = 2: " in text and "recipe" not in text
 
 
 @pytest.mark.parametrize("command", [["calibrate", "--recipe"], ["scale", "--on", "model", "--boards", "2"]])
