@@ -162,7 +162,8 @@ class ScriptWorkload(Workload):
         while self._thread.is_alive():
             self._thread.join(_SLOW_S)
             if self._thread.is_alive():
-                self._say(f"the run is over; waiting for {self._context.script} to end")
+                text = f"{self._context.name} has done its rounds, and waits for the end of {self._context.script}"
+                self._event("ending", f"{text}; Ctrl-C ends it")
         self._ended = True
         if self._failure is not None:
             raise self._failure
