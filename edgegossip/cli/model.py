@@ -164,7 +164,7 @@ def _sentences(done: Exported) -> list[str]:
 
     whose = f"the average over {len(done.away)} boards" if done.away else f"the model of {done.board}"
     size, fp32 = bytes_text(done.size_bytes), bytes_text(done.fp32_bytes)
-    lines = [f"{done.file}: {whose} after {done.round} rounds, {size}; its values in fp32 are {fp32}"]
+    lines = [f"{done.file}: {whose} after {done.round} rounds, {size}; what travelled of it is {fp32} in fp32"]
     if done.away:
         far = max(done.away, key=lambda name: done.away[name])
         mean = (sum(d * d for d in done.away.values()) / len(done.away)) ** 0.5
