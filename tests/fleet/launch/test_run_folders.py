@@ -48,11 +48,13 @@ def test_a_run_that_is_stopped_after_its_last_round_shows_its_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], done: int
 ) -> None:
     folder = RunFolder.create(tmp_path, "x", '[run]\nmode = "gossip"\nrounds = 3\n', {})
-    folder.write_run(bytes(8), ("board-0",))
+    folder.write_run(bytes(8), ("board-0", "board-1"))
     for step in range(done):
-        folder.metrics("board-0", step, {"train/loss": 1.0})
+        for name in ("board-0", "board-1"):
+            folder.metrics(name, step, {"train/loss": 1.0, "eval/loss": 0.5})
     with pytest.raises(KeyboardInterrupt), shown_when_it_fails(folder, as_json=False):
         raise KeyboardInterrupt
     folder.close()
     out, err = capsys.readouterr()
-    assert ("board-0 (unfinished)" in out) == (done == 3) and "stopped: what there is lies in" in err
+    assert ("board-0 (unfinished)" in out) == (done == 3) == ("over the boards that are left" in " ".join(out.split()))
+    assert "stopped: what there is lies in" in err
