@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
-    from edgegossip.training.data import Examples
+    from edgegossip.training.data import Board, Examples
 
 __all__ = ["PROGRAMS", "Exported", "ProgramFile", "exporter", "module_of", "to_onnx", "write"]
 
@@ -210,6 +210,7 @@ class Exported:
     precision: str = "fp32"  # or int8: QDQ, in a .onnx
     calibrated: int = 0  # examples that set the scales
     tested: int = 0  # examples; 0: nothing was compared
+    tested_by: NodeId = ""  # whose these are; empty: they are the same for all boards
     accuracy: float | None = None  # of the torch model, 0..1; None where the task has none
     file_accuracy: float | None = None  # of the file, by onnxruntime or torch; None where that is not installed
     difference: float | None = None  # the largest between an output of the two, over the test set
@@ -255,6 +256,7 @@ def write(model: FoundModel, recipe: Recipe, out: Path, *, examples: int = 256) 
         precision="int8" if int8 else "fp32",
         calibrated=calibrated,
         tested=set_up.tested,
+        tested_by=set_up.board.name if recipe.data.partition == "local" else "",
         accuracy=accuracy,
         file_accuracy=file_accuracy,
         difference=difference,
@@ -273,7 +275,7 @@ def module_of(model: FoundModel, recipe: Recipe) -> nn.Module:
             f"{recipe.run.script} built this run's model, which only it can do again: load the values with "
             "model.load_state_dict(Result(folder).state_dict())"
         )
-    module = training.build_model(recipe)
+    module = training.build_model(recipe, _board_of(model, recipe))
     if model.left_out:
         raise UsageError(f"the {model.board} model has no {model.left_out[0]}, which is each board's own: name a board")
     state = {name: torch.from_numpy(np.ascontiguousarray(a).reshape(a.shape)) for name, a in model.arrays.items()}
@@ -290,8 +292,17 @@ def module_of(model: FoundModel, recipe: Recipe) -> nn.Module:
     return module.eval()
 
 
+def _board_of(model: FoundModel, recipe: Recipe) -> Board:
+    """Return the board of whose data the model is, the first one of what is all boards'."""
+    from edgegossip.training.data import boards_of
+
+    boards = boards_of(recipe.run.nodes)
+    return next((board for board in boards if board.name == model.board), boards[0])
+
+
 class _SetUp:
-    """The run's model with its trained values, and the run's data as the model takes them."""
+    """The run's model with its trained values, and the run's data as the model takes them: where
+    boards have their own, those of the model's board, of an average the first one's."""
 
     def __init__(self, recipe: Recipe, model: FoundModel) -> None:
         from edgegossip.training.check import task_of
@@ -299,7 +310,8 @@ class _SetUp:
         from edgegossip.training.loader import Normalize
 
         self.module: nn.Module = module_of(model, recipe)
-        self._data = open_data(recipe.data)
+        self.board = _board_of(model, recipe)
+        self._data = open_data(recipe.data, self.board)
         self._normalise = Normalize.of(self._data.about)
         self._task = task_of(recipe.training, self._data.about)
 

@@ -164,7 +164,7 @@ def _sentences(done: Exported) -> list[str]:
 
     whose = f"the average over {len(done.away)} boards" if done.away else f"the model of {done.board}"
     size, fp32 = bytes_text(done.size_bytes), bytes_text(done.fp32_bytes)
-    lines = [f"{done.file}: {whose} after {done.round} rounds, {size}; its values in fp32 are {fp32}"]
+    lines = [f"{done.file}: {whose} after {done.round} rounds, {size}; what travelled of it is {fp32} in fp32"]
     if done.away:
         far = max(done.away, key=lambda name: done.away[name])
         mean = (sum(d * d for d in done.away.values()) / len(done.away)) ** 0.5
@@ -175,6 +175,7 @@ def _sentences(done: Exported) -> list[str]:
     if done.left_out:
         names = ", ".join(done.left_out[:4]) + (", ..." if len(done.left_out) > 4 else "")
         lines.append(f"left out, because each board has its own: {names}; --board NAME has them")
+    examples = f"{done.tested:,} test examples{f' of {done.tested_by}' if done.tested_by else ''}"
     if done.accuracy is not None:
         file = Path(done.file)
         by = "onnxruntime" if file.suffix == ".onnx" else "torch.export"
@@ -183,9 +184,7 @@ def _sentences(done: Exported) -> list[str]:
             beside = (
                 f"{score_text('accuracy', done.file_accuracy)} by {by}, outputs at most {done.difference:.2g} apart"
             )
-        lines.append(
-            f"accuracy on {done.tested:,} test examples: {score_text('accuracy', done.accuracy)} in torch, {beside}"
-        )
+        lines.append(f"accuracy on {examples}: {score_text('accuracy', done.accuracy)} in torch, {beside}")
     elif done.difference is not None:
-        lines.append(f"outputs for {done.tested:,} test examples are at most {done.difference:.2g} apart from torch's")
+        lines.append(f"outputs for {examples} are at most {done.difference:.2g} apart from torch's")
     return lines

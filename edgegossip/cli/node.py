@@ -67,7 +67,7 @@ class Node:
     )
     fresh: bool = option(False, "Begin anew even if this board began this run before and did not finish it.")
     managed: bool = option(False, hidden=True)
-    probe: bool = option(False, hidden=True)
+    probe: str = option("", hidden=True)
     restarted_s: float | None = option(None, flag="--restarted", metavar="SECONDS", hidden=True)
     run_id: str = option("", hidden=True)
     pace: Path | None = option(None, hidden=True)
@@ -120,7 +120,7 @@ def node(options: Node) -> int:
     if options.probe and recipe is not None:
         from edgegossip.node.probe import run_probe
 
-        run_probe(load(recipe, settings), board)
+        run_probe(load(recipe, settings), board, options.probe)
         return 0
     if options.managed and recipe is not None:
         run_managed(load(recipe, settings), board)

@@ -39,7 +39,7 @@ class Run:
     )
     dry_run: bool = option(
         False,
-        "Check all that can be checked, say what would run, and end. Every board runs a script up to its join.",
+        "Check all that can be checked, say what would run, and end. Every board runs a script up to its first round.",
     )
     runs: Path = RUNS()
     outputs: Outputs = Outputs()
@@ -113,14 +113,18 @@ def _say(plan: Mapping[str, Any], as_json: bool) -> None:
         f"{plan['model']}{size}, codec {plan['codec']}, into {plan['runs']}"
     )
     for one in plan["each"]:
-        joins = f"{one['values']:,} values, {bytes_text(one['memory_bytes'])} at its join" if one["values"] else ""
+        joins = (
+            f"{one['values']:,} values, {bytes_text(one['memory_bytes'])} before its first round"
+            if one["values"]
+            else ""
+        )
         click.echo(f"{one['board']}: {one['problem'] or joins}")
     for notice in plan["notices"]:
         click.echo(f"!! {notice}")
     if plan["problem"]:
         click.echo(f"edgegossip: {plan['problem']}", err=True)
         return
-    untried = f" up to its join; what {plan['model']} reads after that was not tried" if plan["each"] else ""
+    untried = f" up to its first round; what {plan['model']} does after that was not tried" if plan["each"] else ""
     sound = "it can be run" if plan["notices"] else "nothing is wrong with it"
     click.echo(
         f"{sound}{untried}; `edgegossip plan {'SCRIPT' if untried else 'RECIPE'} --profile pi4-wifi` "

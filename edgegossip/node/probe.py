@@ -1,5 +1,5 @@
-"""What a training script would train as a board of a run: it runs up to its `join`, in a process
-like a board's, and ends there."""
+"""What a training script would train as a board of a run: it runs up to its `join`, or its first
+round, in a process like a board's, and ends there."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from edgegossip.telemetry.summary import COORDINATOR
 from edgegossip.types import EdgegossipError
 
 
-def run_probe(recipe: Recipe, options: NodeOptions) -> None:
+def run_probe(recipe: Recipe, options: NodeOptions, ends_at: str) -> None:
     """Write to the file `options.save_to` what joined, the most memory that this took, and what a
     run would say of it; then the parent hears the event `probed`. Raises UsageError, which it is
-    told, when the script does not come to its join."""
+    told, when the script does not come to its join, or with `ends_at` "first round" to that."""
     pipe = parent_pipe(0.0)
     Parent()  # this process ends when it does
     assert options.save_to is not None
     index = -1 if options.name == COORDINATOR else options.members.index(options.name)
     try:
-        from edgegossip.training.script import JoinedScript
+        from edgegossip.training.script import ScriptWorkload
 
         told: list[tuple[str, str]] = []
-        joined = JoinedScript(recipe, index, options.name, lambda event, text, **fields: told.append((event, text)))
+        joined = ScriptWorkload(
+            recipe, index, options.name, lambda event, text, **_: told.append((event, text)), ends_at=ends_at
+        )
     except EdgegossipError as error:
         pipe.event(options.name, "error", str(error), code=error.exit_code)
         raise
@@ -36,4 +38,4 @@ def run_probe(recipe: Recipe, options: NodeOptions) -> None:
         "notices": [text for event, text in told if event == "notice"],
     }
     write_json(options.save_to, document)
-    pipe.event(options.name, "probed", "the script has come to its join")
+    pipe.event(options.name, "probed", f"the script has come to its {ends_at}")

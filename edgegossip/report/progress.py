@@ -60,7 +60,7 @@ ALARMS = frozenset(
     }
 )
 # May come every round, or from every board: said at most every ROUTINE_S.
-_ROUTINE = frozenset({"stragglers", "late", "doubt", "drifted"})
+_ROUTINE = frozenset({"stragglers", "late", "doubt", "drifted", "ending"})
 _ALIKE = frozenset({"refused"})  # may be of many boards: the same sentence is said at most as often
 ROUTINE_S = 60.0
 _GONE, _HERE = ("peer-down", "peer-left", "member-dead", "member-left"), ("peer-up", "member-here")

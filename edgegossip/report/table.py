@@ -159,7 +159,8 @@ def _whose(summary: Mapping[str, Any]) -> str:
     if evaluated_by(summary) == "coordinator":
         return f"{what} of the coordinator's model"
     means = "means" if scores else "a mean"
-    return f"{what} {means} over the boards that finished"
+    finished = any(row["state"] == "finished" for row in summary["boards"])
+    return f"{what} {means} over the boards that {'finished' if finished else 'are left'}"
 
 
 def _title(summary: Mapping[str, Any]) -> str:

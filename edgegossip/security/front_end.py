@@ -194,10 +194,12 @@ class PendingHandshake:
             pass
         except ssl.SSLWantWriteError:
             self._tls_writes = True
-        except ssl.SSLError as error:
-            if self._handshake_done and isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        except OSError as error:
+            if tls.went_away(error):
                 raise _Closed from error
-            raise PeerError(tls.words(error)) from error
+            if isinstance(error, ssl.SSLError):
+                raise PeerError(tls.words(error)) from error
+            raise
 
     def refuse(self, now_s: float) -> None:
         """End our side, and read on until the other has ended its own, which is to hear why: who
@@ -240,10 +242,7 @@ class PendingHandshake:
         return self._front_end.context().wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
 
     def _do_handshake(self, connection: ssl.SSLSocket) -> None:
-        try:
-            connection.do_handshake()
-        except ConnectionError as error:
-            raise PeerError(tls.words(error)) from error
+        connection.do_handshake()
         self._handshake_done = True
         # Who it is is known before it is judged, so that a refusal can name it.
         self.caller = Caller(*tls.peer_of(connection.getpeercert(), self._front_end.fleet), self.address)
@@ -261,11 +260,7 @@ class PendingHandshake:
         while True:
             while self._written:
                 self._written = self._written[connection.send(self._written) :]
-            try:
-                data = connection.recv(65_536)
-            except ConnectionError as error:
-                raise _Closed from error
-            if not data:
+            if not (data := connection.recv(65_536)):
                 raise _Closed
             self._read += data
             try:

@@ -238,10 +238,9 @@ class MemberServer(ThreadingHTTPServer):
                 if caller.subject.role != "board":
                     raise PeerError(f"it is no board: its certificate is for {caller.subject.role}s")
                 self._serve(connection, client_address, caller)
-        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
-            pass  # it went away
         except ssl.SSLError as error:  # a stranger: the handshake's alert has told it why
-            self.tell(caller, str(client_address[0]), tls.words(error))
+            if not tls.went_away(error):
+                self.tell(caller, str(client_address[0]), tls.words(error))
         except EdgegossipError as error:
             self.tell(caller, str(client_address[0]), str(error))
         except OSError:

@@ -164,6 +164,13 @@ def peer_of(certificate: Mapping[str, Any] | None, fleet: str) -> tuple[Subject,
     return subject, int(certificate["serialNumber"], 16)
 
 
+def went_away(error: object) -> bool:
+    """Return whether the other side only ended the connection. It said nothing against us, and we
+    nothing against it: a probe of the port, or one that was stopped."""
+    ended = isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError))
+    return ended or "Closed before TLS handshake" in str(error)  # so says `ssl` of a reset with data
+
+
 def words(error: Exception) -> str:
     """Say why a handshake failed: one clause about the other side."""
     if isinstance(error, ssl.SSLCertVerificationError):

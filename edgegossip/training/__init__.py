@@ -264,13 +264,14 @@ def initial_model(recipe: Recipe) -> tuple[Layout, Vec]:
     return layout, x
 
 
-def build_model(recipe: Recipe) -> nn.Module:
-    """Build the recipe's model, a torch module with the values that a run starts from. Raises
-    ConfigError for an unknown name, UsageError for a user's own function that fails."""
+def build_model(recipe: Recipe, board: Board | None = None) -> nn.Module:
+    """Build the recipe's model, a torch module with the values that a run starts from. `board`:
+    as for `layout_of`. Raises ConfigError for an unknown name, UsageError for a user's own function
+    that fails."""
     from edgegossip.training.data import describe
     from edgegossip.training.model import build
 
-    return build(recipe, describe(recipe.data), recipe.run.seed)
+    return build(recipe, describe(recipe.data, board), recipe.run.seed)
 
 
 def partition_counts(recipe: Recipe) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:

@@ -148,10 +148,10 @@ def require_gradient_steps(section: GossipSection, optimizer: str, momentum: flo
         )
     if section.momentum != "none":
         who, cure = f"gossip.momentum = {section.momentum}", "gossip.momentum = none"
-    elif section.algorithm == "parallel-sgd" and section.params.get("momentum"):
-        who, cure = "the momentum of parallel-sgd", "gossip.params.momentum = 0"
     elif section.algorithm in ("d2", "gt-dsgd", "k-gt", "motef"):
         who, cure = f"gossip.algorithm = {section.algorithm}", "gossip.algorithm = dpsgd"
+    elif section.params.get("momentum"):
+        who, cure = f"the momentum of {section.algorithm}", "gossip.params.momentum = 0"
     else:
         return
     if optimizer != "sgd":

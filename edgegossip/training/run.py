@@ -58,7 +58,7 @@ class Context:
     recipe: Recipe
     name: NodeId
     index: int  # among the boards; -1: the coordinator
-    ends_at_join: bool = False
+    ends_at: str = ""  # "join" or "first round": where the script ends, as no more of it is wanted
     requests: SimpleQueue[Request] = field(default_factory=SimpleQueue)
     joined: Future[Run] = field(default_factory=Future)  # set by `join`
     remarks: SimpleQueue[Remark] = field(default_factory=SimpleQueue)  # for the board's program to say
@@ -71,7 +71,7 @@ class Context:
     def wants_model_only(self) -> bool:
         """Whether only the script's model is wanted: at a coordinator that evaluates nothing, or
         where nobody trains."""
-        return self.ends_at_join or (self.index < 0 and self.recipe.evaluation.where != "coordinator")
+        return self.ends_at == "join" or (self.index < 0 and self.recipe.evaluation.where != "coordinator")
 
     @property
     def script(self) -> str:
@@ -289,6 +289,8 @@ class Run:
                 self._open = Future()
             else:
                 self._steps.watch(list(self._optimizers()))
+                if self._context.ends_at:
+                    raise SystemExit(0)
                 self._serve()
         return not self._over
 

@@ -58,26 +58,32 @@ _POLL_S = 0.2  # between two looks at whether the script is alive
 class ScriptWorkload(Workload):
     """Runs a script as a board's workload, on a thread of its own."""
 
-    _ends_at_join = False
-
     def __init__(
-        self, recipe: Recipe, index: int, name: NodeId, event: Callable[..., None] = lambda name, text, **fields: None
+        self,
+        recipe: Recipe,
+        index: int,
+        name: NodeId,
+        event: Callable[..., None] = lambda name, text, **fields: None,
+        *,
+        ends_at: str = "",
     ) -> None:
         """Run the script up to its `join`; `event` gets a name, a sentence and more figures of what
-        a user should know, such as that it takes unusually long. Raises UsageError when it fails
-        before that."""
+        a user should know, such as that it takes unusually long. With `ends_at`, "join" or "first
+        round", the script ends there; what joined is its layout and agreement. Raises UsageError
+        when it fails before that."""
         self._recipe, self._event, self._longest_s = recipe, event, 0.0
-        self._context = Context(recipe, name, index)
-        self._context.ends_at_join = self._ends_at_join
+        self._context = Context(recipe, name, index, ends_at)
         self._failure: UsageError | None = None
         self._ended = False  # and what is left of the script is ours
         self._thread = threading.Thread(target=self._run_script, name="script", daemon=True)
         self._thread.start()
         self._run = self._wait(self._context.joined, "has not called edgegossip.join yet")
         self._vector = self._run._vector
-        if self._context.wants_model_only:
+        if self._context.wants_model_only or ends_at:
             self._thread.join()
             self._ended = True
+        if not self._context.wants_model_only and ends_at and (self._failure or not self._run._started):
+            raise self._failure or self._ended_early()
         asked, rounds = self._run._asked_rounds, recipe.run.rounds
         if asked not in (None, rounds) and self._context.index == 0:
             event(
@@ -159,7 +165,8 @@ class ScriptWorkload(Workload):
         while self._thread.is_alive():
             self._thread.join(_SLOW_S)
             if self._thread.is_alive():
-                self._say(f"the run is over; waiting for {self._context.script} to end")
+                text = f"{self._context.name} has done its rounds, and waits for the end of {self._context.script}"
+                self._event("ending", f"{text}; Ctrl-C ends it")
         self._ended = True
         if self._failure is not None:
             raise self._failure
@@ -195,15 +202,17 @@ class ScriptWorkload(Workload):
             if answer.done():
                 return answer.result()
             if not alive:
-                raise self._failure or UsageError(
-                    f"{self._context.script} ended without edgegossip.join(model)"
-                    if not self._context.joined.done()
-                    else f"{self._context.script} ended before the run was over"
-                )
+                raise self._failure or self._ended_early()
             now_s, patience_s = time.monotonic(), max(_SLOW_S, _SLOW_FACTOR * self._longest_s)
             if now_s - told_s >= patience_s:
                 told_s = now_s
                 self._say(f"{self._context.script} {state} for {now_s - began_s:.0f} s")
+
+    def _ended_early(self) -> UsageError:
+        joined = self._context.joined.done()
+        return UsageError(
+            f"{self._context.script} ended {'before the run was over' if joined else 'without edgegossip.join(model)'}"
+        )
 
     def _run_script(self) -> None:
         """What the script's thread does."""
@@ -274,12 +283,6 @@ def _heard(context: Context) -> Iterator[None]:
     finally:
         if warnings.showwarning is hear:
             warnings.showwarning = show
-
-
-class JoinedScript(ScriptWorkload):
-    """Runs a script up to its `join`, where it ends; what joined is its layout and agreement."""
-
-    _ends_at_join = True
 
 
 def _leave() -> None:

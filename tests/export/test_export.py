@@ -17,6 +17,7 @@ from edgegossip.int8 import onnx_file, qdq
 from edgegossip.node.storage import about_model, save_model
 from edgegossip.recipe import ModelSection
 from edgegossip.training import models
+from edgegossip.training.data import Board
 from edgegossip.types import DataError, UsageError
 from tests.training.fakes import recipe
 
@@ -145,3 +146,22 @@ def test_which_model_is_meant(tmp_path: Path):
         model.unlink()
     with pytest.raises(DataError, match="no model yet"):
         export(run, "-o", tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize(("board", "tested"), [("averaged", 10), ("board-00", 10), ("board-07", 17)])
+def test_a_model_is_tested_on_its_boards_own_data(board: str, tested: int, tmp_path: Path):
+    own = {"name": "csv", "partition": "local", "dir": f"{tmp_path}/{{board}}", "params": {"target": "c"}}
+    chosen = recipe(run={"nodes": 11}, data=own, model={"name": "mlp"})
+    run = tmp_path / "run"
+    (run / "checkpoint").mkdir(parents=True)
+    (run / "recipe.toml").write_text(recipes.to_toml(chosen))
+    for whose in (Board("board-00", 0), Board("board-07", 7)):
+        (tmp_path / whose.name).mkdir()
+        rows = "".join(f"{i},1.5,{i % 2}\n" for i in range(10 + whose.index))
+        for part in ("train", "test"):
+            (tmp_path / whose.name / f"{part}.csv").write_text(f"a,b,c\n{rows}")
+        values = training.build_model(chosen, whose).state_dict()
+        arrays = {name: value.numpy() for name, value in values.items()}
+        save_model(run / "checkpoint" / f"{whose.name}.npz", arrays, about_model(whose.name, 3, len(values)))
+    said = export(run, "--board", board, "-o", tmp_path / "m.onnx")
+    assert (said["tested_by"], said["tested"]) == (board.replace("averaged", "board-00"), tested)

@@ -102,7 +102,8 @@ def test_a_boards_own_model_has_what_stays_on_it(run: Path, tmp_path: Path) -> N
 
 def test_what_is_said_to_people(run: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["model", str(run), "-o", str(tmp_path / "m.npz")])
-    assert "the average over 2 boards after 9 rounds" in done.output
+    assert "the average over 2 boards after 9 rounds, " in done.output
+    assert "; what travelled of it is 16 B in fp32\n" in done.output  # its file has a frozen base, too
     assert "41.83% of its norm away (root mean square); farthest: board-0" in done.output
     assert "left out, because each board has its own: head; --board NAME has them" in done.output
 

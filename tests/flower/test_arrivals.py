@@ -20,7 +20,8 @@ WAIT_S = 0.2
 
 
 class Port:
-    """Is a TLS port whose connections `there` watches; what it refused is in `refused`."""
+    """Is a TLS port whose connections `there` watches; what it refused is in `refused`, whose
+    handshake failed in `failed`."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         fleet = Fleet.create(folder / "fleet", "test", 20).add("a", "board", 20)
@@ -28,6 +29,7 @@ class Port:
             Identity.load(place) for place in (coordinator_of(fleet.folder), fleet.folder / "boards/a")
         )
         self.refused: list[str] = []
+        self.failed: list[str] = []
         monkeypatch.setattr(arrivals, "HANDSHAKE_S", WAIT_S)
         monkeypatch.setattr(asyncio.sslproto, "SSLProtocol", asyncio.sslproto.SSLProtocol)  # is put back
 
@@ -35,12 +37,12 @@ class Port:
     async def connected(self) -> AsyncIterator[tuple[asyncio.StreamReader, Any]]:
         """Give the caller's end of a connection, and its address."""
         self.there = arrivals.Arrivals(lambda why, address: self.refused.append(why))
-        arrivals.watch(self.there, lambda why, address: None)
+        arrivals.watch(self.there, lambda why, address: self.failed.append(why))
         secure, shaken = tls.server_context(self.serves), asyncio.Event()
         server = await asyncio.start_server(lambda r, w: shaken.set(), "127.0.0.1", 0, ssl=secure)
         async with server:
-            context = tls.caller_context(self.board, "coordinator")
-            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname(), ssl=context)
+            context, self.address = tls.caller_context(self.board, "coordinator"), server.sockets[0].getsockname()
+            reader, writer = await asyncio.open_connection(*self.address, ssl=context)
             await shaken.wait()
             yield reader, writer.get_extra_info("sockname")
             writer.transport.abort()
@@ -87,3 +89,16 @@ def test_only_a_stranger_that_falls_silent_is_said_to_be_refused(port: Port, adm
 
     asyncio.run(ask())
     assert len(port.refused) == (not admitted)
+
+
+@pytest.mark.parametrize("hello", [b"", b"\x16\x03\x01\x02\x00" + bytes(20), b"GET / HTTP/1.1\r\n\r\n"])
+def test_who_only_ends_its_connection_in_the_handshake_is_no_news(port: Port, hello: bytes) -> None:
+    async def ask() -> None:
+        async with port.connected():
+            reader, writer = await asyncio.open_connection(*port.address)
+            writer.write(hello)
+            writer.write_eof()
+            await reader.read()
+
+    asyncio.run(ask())
+    assert port.failed == (["HTTP_REQUEST"] if hello[:3] == b"GET" else [])

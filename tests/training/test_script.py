@@ -549,6 +549,30 @@ def test_evaluations_that_return_nonsense_are_named(start: Start) -> None:
         workload.evaluate(workload.initial(1))
 
 
+def test_a_script_that_goes_on_after_its_rounds_is_waited_for_and_told(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgegossip.training.script._SLOW_S", 0.01)
+    told, goes_on = (
+        [],
+        """
+    import os, time
+    while not os.path.exists(__file__ + ".told"):
+        time.sleep(0.01)
+    """,
+    )
+
+    def event(name: str, text: str, **_: object) -> None:
+        if name == "ending":
+            told.append(text)
+            (tmp_path / "train.py.told").touch()
+
+    workload = start(REGRESSION + goes_on, rounds=1, event=event)
+    x, _ = rounds(workload, workload.initial(1), 0, 1)
+    workload.over(x)
+    assert told[0].startswith("board-1 has done its rounds, and waits for the end of train.py; Ctrl-C")
+
+
 def test_a_script_that_has_ended_leaves_the_process_as_it_was(start: Start) -> None:
     arguments = list(sys.argv)
     workload = start(REGRESSION, "--one", rounds=1)

@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from edgegossip.gossip.base import Says
 from edgegossip.gossip.topologies import NOBODY
+from edgegossip.node.spec import make_algorithm
 from edgegossip.recipe import CodecSection, GossipSection, OuterSection, Recipe, tests_by_board
 from edgegossip.telemetry.records import EVALUATED, EventRecord, score_text
 from edgegossip.telemetry.run_folder import RunFolder, read_run
@@ -27,7 +29,8 @@ def alone(recipe: Recipe) -> Recipe:
         )
     gossip = recipe.gossip if recipe.run.mode == "gossip" else GossipSection()
     momentum, factor = gossip.momentum, gossip.momentum_factor
-    if gossip.algorithm == "parallel-sgd" and (own := float(gossip.params.get("momentum", 0.0))):
+    sums = recipe.run.mode == "gossip" and make_algorithm(recipe).says is Says.UPDATES
+    if sums and (own := float(gossip.params.get("momentum", 0.0))):  # of what everybody sent, a board's own included
         momentum, factor = "nesterov" if gossip.params.get("nesterov") else "heavy-ball", own
     return replace(
         recipe,

@@ -60,7 +60,7 @@ def run_fleet(
 def planned(recipe: Recipe, runs_dir: Path, *, alone: bool = False) -> dict[str, Any]:
     """Check that the recipe can be run here on each board's data, and return what would be: boards,
     rounds, model, bytes and what a user should know. Nothing is started or written, except by a
-    script, which every board runs up to its join: `each` is what came of that by board, and
+    script, which every board runs up to its first round: `each` is what came of that by board, and
     `problem` what the run would fail with. Raises an EdgegossipError."""
     members = default_members(recipe.run.nodes)
     preflight(recipe, members)
@@ -99,9 +99,9 @@ def planned(recipe: Recipe, runs_dir: Path, *, alone: bool = False) -> dict[str,
 
 
 def _joined(recipe: Recipe, members: tuple[NodeId, ...]) -> Mapping[NodeId, Joined]:
-    """What the script comes to on every board, and at a coordinator."""
+    """What the script comes to on every board, and at a coordinator, before its first round."""
     server = recipe.run.mode == "server"
-    joined = probe(recipe, [*([COORDINATOR] if server else []), *members], members)
+    joined = probe(recipe, [*([COORDINATOR] if server else []), *members], members, "first round")
     for one in joined.values():
         if one.layout is not None:
             check_sizes(recipe, one.layout)

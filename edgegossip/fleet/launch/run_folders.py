@@ -137,16 +137,21 @@ def shown_when_it_fails(
 ) -> Iterator[None]:
     """Let a run that fails after boards have trained still show what they reached, before its error
     goes on. `quiet`: it is only written to summary.json. A run that was interrupted says where it
-    is, with its page, and if it is `resumable` how to go on with it."""
+    is, with its page, its table where all rounds are done, and if it is `resumable` how to go on
+    with it."""
     path = seen_from_here(folder.path)
     try:
         yield
     except KeyboardInterrupt:
         with suppress(EdgegossipError):
-            folder.write_summary(summarise(read_run(folder.path)))
+            summary = summarise(read_run(folder.path))
+            folder.write_summary(summary)
             if not quiet and not as_json:
+                from edgegossip.report.table import run_table
                 from edgegossip.report.web.page import write_page
 
+                if all(row["rounds"] == summary["rounds_asked"] for row in summary["boards"]):
+                    click.echo(run_table(summary))
                 click.echo(f"page {write_page([folder.path], folder.path / 'report.html')}", err=True)
         click.echo(f"stopped: what there is lies in {path}{'; go on with it:' if resumable else ''}", err=True)
         if resumable:

@@ -70,6 +70,7 @@ class BoardProcess:
     joined: bool = False
     trained: bool = False  # a round is done
     finished: bool = False
+    ending: bool = False  # its rounds are done, and its script goes on
     hung: bool = False  # and was ended for it
     code: int | None = None
     starts: int = 1  # of this board, this one included
@@ -97,6 +98,8 @@ class BoardProcess:
                 self.disagrees[peer] = text
             case BoardRecord(_, EventRecord(name="joined" | "probed")):
                 self.joined = True
+            case BoardRecord(_, EventRecord(name="ending")):
+                self.ending = True
             case BoardRecord(_, EventRecord(name="trained" | "finished")):
                 self.finished = True
 
@@ -277,14 +280,15 @@ class Supervisor:
     def _end_hanging(self) -> None:
         """End a board that waits for nobody, and comes no further for as long as the run had taken
         until then: one that has done no round since another finished, or by itself since its last,
-        or that has not ended since it was given the average of all models."""
+        or that has not ended since it was given the average of all models. What a script does after
+        its rounds, such as an export, takes as long as it takes."""
         for board in self.running():
             times, since_s = 1.0, self.handed_out_s
             if not board.finished:
                 since_s = None if self.finished_s is None else max(board.round_s, self.finished_s)
                 if self.alone and board.trained:
                     times, since_s = ALONE_TIMES, board.round_s
-            if since_s is None or board.hung or board.name in self.lost:
+            if since_s is None or board.ending or board.hung or board.name in self.lost:
                 continue
             idle_s = time.monotonic() - since_s
             if idle_s <= max(self.hanging_s, times * (since_s - self.began_s)):

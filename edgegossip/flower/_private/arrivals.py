@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from edgegossip.security.https import HANDSHAKE_S, SLOWEST_BYTES_PER_S, moved_bytes
 from edgegossip.security.limits import ConnectionLimiter, ConnectionLimits, endpoint, host_of
+from edgegossip.security.tls import went_away
 
 LIMITS = ConnectionLimits()
 
@@ -138,11 +139,10 @@ class Connection(asyncio.sslproto.SSLProtocol):
         super().buffer_updated(nbytes)
 
     def _on_handshake_complete(self, handshake_exc: BaseException | None) -> None:
-        if self._server_side and handshake_exc is not None:
-            reason = handshake_exc.reason if isinstance(handshake_exc, ssl.SSLError) else ""
-            type(self).failed(reason or str(handshake_exc) or "EOF", self.address)
-        elif self._server_side:
+        if self._server_side and handshake_exc is None:
             self.arrivals.wait(self)
+        elif self._server_side and isinstance(handshake_exc, ssl.SSLError) and not went_away(handshake_exc):
+            type(self).failed(handshake_exc.reason or str(handshake_exc), self.address)
         super()._on_handshake_complete(handshake_exc)
 
     def begin(self) -> None:

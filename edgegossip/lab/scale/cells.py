@@ -24,6 +24,7 @@ from typing import Any
 from edgegossip import codecs, gossip
 from edgegossip import recipe as recipes
 from edgegossip.choices import did_you_mean
+from edgegossip.gossip.base import Says
 from edgegossip.recipe import Recipe, with_settings
 from edgegossip.types import ConfigError
 
@@ -59,7 +60,7 @@ class Scheme:
         wanted |= {"run.mode": "gossip", "gossip.algorithm": self.algorithm}
         if recipe.gossip.algorithm != self.algorithm:
             wanted["gossip.params"] = {}
-        if self.algorithm == PARALLEL:
+        if gossip.get(self.algorithm).says is Says.UPDATES:  # everybody's have to reach everybody
             return {**wanted, "gossip.topology": "complete", "gossip.topology_params": {}}
         if recipe.gossip.topology == "complete":
             return {**wanted, "gossip.topology": _GRAPH, "gossip.topology_params": {}}

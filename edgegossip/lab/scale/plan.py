@@ -469,7 +469,11 @@ def advice(plan: Mapping[str, Any]) -> list[str]:
 def _own_boards(plan: Mapping[str, Any]) -> list[str]:
     """A plan is of the fleet's boards: say so where `run` on this machine would start fewer."""
     own, boards = plan["recipe_boards"], plan["boards"]
-    return [f"boards      {boards} of the fleet; the recipe alone has {own}: --boards {own}"] if own < boards else []
+    return (
+        [f"boards      {boards} of the fleet, where run.nodes = {own}: --boards {own} plans those"]
+        if own < boards
+        else []
+    )
 
 
 def _down(plan: Mapping[str, Any]) -> list[str]:

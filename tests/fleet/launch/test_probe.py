@@ -26,7 +26,7 @@ from edgegossip.node.spec import default_members
 from edgegossip.recipe import Recipe
 from edgegossip.types import EXIT_RUN, ConfigError, RunError
 
-# Each board does something else, by its number; whoever comes past the join leaves a file.
+# Each board does something else, by its number; whoever trains a round leaves a file.
 SCRIPT = """
     import os
     import sys
@@ -49,7 +49,10 @@ SCRIPT = """
         import no_such_package
     data = torch.zeros(1_000_000 * int(sys.argv[2]))
     run = edgegossip.join(torch.nn.Linear(width, 3))
-    Path(__file__).with_name("past").touch()
+    if what == "6":
+        open("none")
+    for round in () if what == "7" else run.rounds():
+        Path(__file__).with_name("past").touch()
 """
 
 
@@ -66,10 +69,10 @@ def chosen(script: Path, boards: int, *arguments: str, **settings: object) -> Re
 
 
 def test_every_board_says_what_joined_or_why_nothing_did(script: Path) -> None:
-    members = default_members(6)
-    joined = probe(chosen(script, 6, "{index}", "1"), members, members)
+    members = default_members(8)
+    joined = probe(chosen(script, 8, "{index}", "1"), members, members, "first round")
     assert list(joined) == list(members)
-    assert [one.layout.size if one.layout else None for one in joined.values()] == [15, 18, None, None, None, None]
+    assert [one.layout.size if one.layout else None for one in joined.values()] == [15, 18, *[None] * 6]
     assert [one.problem for one in joined.values()][:2] == ["", ""]
     causes = [one.problem for one in joined.values()][2:]
     for problem, words in zip(
@@ -79,12 +82,14 @@ def test_every_board_says_what_joined_or_why_nothing_did(script: Path) -> None:
             "train.py ended without edgegossip.join(model)",
             "its process ended with exit code 3: out of luck",
             "train.py, line 20: ModuleNotFoundError: No module named 'no_such_package'",
+            "train.py, line 24: FileNotFoundError: ",
+            "train.py ended before the run was over",
         ),
         strict=True,
     ):
         assert problem.startswith(words)
     assert misfit(joined).startswith("the number of values that travel is 15 on board-0 and 18 on board-1: ")
-    assert not script.with_name("past").exists()  # it ends at its join
+    assert not script.with_name("past").exists()
 
 
 def test_a_script_that_never_comes_to_its_join_is_not_waited_for(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +105,9 @@ def joins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Have commands hear what these boards joined, which the tests above have from processes."""
 
     def patch(*found: Joined) -> None:
-        def probed(recipe: Recipe, names: Sequence[str], members: Sequence[str]) -> Mapping[str, Joined]:
+        def probed(
+            recipe: Recipe, names: Sequence[str], members: Sequence[str], ends_at: str = ""
+        ) -> Mapping[str, Joined]:
             return dict(zip(names, found, strict=False))
 
         monkeypatch.setattr(probing, "probe", probed)
@@ -120,7 +127,7 @@ def test_a_plan_is_of_the_scripts_own_model_and_memory(script: Path, joins: Call
     plans = []
     for found in probe(chosen(script, 2, "0", "{index}00"), members, members).values():
         joins(found)
-        plans.append(plan(chosen(script, 2), fleet, 2))
+        plans.append(plan(chosen(script, 2), fleet, 3))
     small, large = plans
     assert small["values"] == 15 and small["script"] == "train.py" and 60 <= small["message_bytes"] < 400
     more = large["kinds"][0]["memory_bytes"] - small["kinds"][0]["memory_bytes"]
@@ -128,6 +135,7 @@ def test_a_plan_is_of_the_scripts_own_model_and_memory(script: Path, joins: Call
     assert (small["kinds"][0]["compute_s"], small["step_s"]) == (None, None)  # nobody knows
     text = plan_text(small)
     assert "15 values" in text and "and what train.py computes" in text and "train.py up to its join" in text
+    assert "3 of the fleet, where run.nodes = 2: " in text and "recipe" not in text
 
 
 @pytest.mark.parametrize("command", [["calibrate", "--recipe"], ["scale", "--on", "model", "--boards", "2"]])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgegossip.fleet.launch.run_folders import conclude
+from edgegossip.fleet.launch.run_folders import conclude, shown_when_it_fails
 from edgegossip.telemetry.run_folder import RunFolder
 
 
@@ -41,3 +41,20 @@ def test_a_disk_that_takes_no_picture_and_no_page_does_not_fail_a_run(
     assert conclude(folder, plots=True, as_json=False) == 0
     out, err = capsys.readouterr()
     assert "run folder " in out and err.startswith("no page: " if what == "report.html" else "no plots: ")
+
+
+@pytest.mark.parametrize("done", [2, 3])
+def test_a_run_that_is_stopped_after_its_last_round_shows_its_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], done: int
+) -> None:
+    folder = RunFolder.create(tmp_path, "x", '[run]\nmode = "gossip"\nrounds = 3\n', {})
+    folder.write_run(bytes(8), ("board-0", "board-1"))
+    for step in range(done):
+        for name in ("board-0", "board-1"):
+            folder.metrics(name, step, {"train/loss": 1.0, "eval/loss": 0.5})
+    with pytest.raises(KeyboardInterrupt), shown_when_it_fails(folder, as_json=False):
+        raise KeyboardInterrupt
+    folder.close()
+    out, err = capsys.readouterr()
+    assert ("board-0 (unfinished)" in out) == (done == 3) == ("over the boards that are left" in " ".join(out.split()))
+    assert "stopped: what there is lies in" in err

@@ -162,6 +162,14 @@ def test_a_slow_board_that_does_rounds_is_waited_for(tmp_path: Path) -> None:
     assert made.lost == {}
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_script_that_goes_on_after_its_rounds_is_waited_for(tmp_path: Path, alone: bool) -> None:
+    busy = ROUND.format(name="busy") + "PipeSink(1).event('busy', 'ending', 'its script goes on')\n" + BUSY
+    done = BUSY.replace("90", "1").replace("busy", "done")
+    made, _ = supervise(tmp_path, 60.0, hanging_s=0.5, alone=alone, busy=busy, done=done)
+    assert made.lost == {} and made.board("busy").code == 0
+
+
 def test_a_board_that_is_killed_after_it_finished_is_not_lost(tmp_path: Path) -> None:
     killed = BUSY.replace("90", "1") + "os.kill(os.getpid(), 9)\n"
     made, _ = supervise(

@@ -183,8 +183,8 @@ def test_the_command_prints_a_page_or_one_document():
 def test_a_fleet_of_more_boards_than_the_recipe_is_explained(gossip):
     more, same = plan(gossip, fleet(6)), plan(gossip, fleet(6), gossip.run.nodes)
     assert (more["boards"], more["recipe_boards"]) == (6, 4)
-    assert "6 of the fleet; the recipe alone has 4: --boards 4" in plan_text(more)
-    assert same["boards"] == 4 and "the recipe alone" not in plan_text(same)
+    assert "6 of the fleet, where run.nodes = 4: --boards 4 plans those" in plan_text(more)
+    assert same["boards"] == 4 and "run.nodes" not in plan_text(same)
 
 
 def test_no_rival_goes_down_that_a_coordinator_refuses():
