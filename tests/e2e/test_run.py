@@ -21,65 +21,49 @@ from edgegossip.report.models import RunModels
 from edgegossip.telemetry.run_folder import read_run
 from edgegossip.training import layout_of
 from tests.e2e.command import Running, edgegossip
+from tests.e2e.played import NODES, ROUNDS, played
 from tests.e2e.test_tls import free_port
 
 MODES = ("gossip", "server")
-ROUNDS = 6
-SHORT = ("--set", f"run.rounds={ROUNDS}", "--set", "training.local_steps=4")
 PARTS = ("compute", "encode", "transmit", "decode", "wait")
 LONG = ("--set", "run.rounds=100000", "--set", "evaluation.every=50000", "--no-plots")
 TWO = {"gossip": ("--set", "run.nodes=2", "--set", "gossip.topology=complete"), "server": ("--set", "run.nodes=2")}
 
 
-@pytest.mark.parametrize(
-    ("mode", "codec", "nodes", "more"),
-    [
-        ("gossip", "minmax8", 4, ()),
-        ("server", "minmax8", 2, ("--no-plots",)),
-        pytest.param("gossip", "fp32", 4, (), marks=pytest.mark.slow),
-        pytest.param("server", "fp32", 4, (), marks=pytest.mark.slow),
-    ],
-    ids=["gossip-minmax8", "server-minmax8", "gossip-fp32", "server-fp32"],
-)
-def test_run_trains_and_accounts_for_bytes_and_seconds(
-    mode: str, codec: str, nodes: int, more: tuple[str, ...], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_run_trains_and_accounts_for_bytes_and_seconds(mode: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """And its folder is complete."""
-    sets = ("--set", f"codec.name={codec}", "--nodes", str(nodes), "--set", "checkpoint.best=true")
-    with edgegossip("run", f"quickstart-{mode}", *SHORT, *sets, *more, runs=tmp_path) as running:
-        code, out, err = running.finish()
-        assert running.nobody_left()
-        folder = running.folder()
-    assert code == 0, err
-    best, who = RunModels([folder]).best_round, [f"board-{k}" for k in range(nodes)]
+    run = played(mode, tmp_path_factory)
+    assert run.code == 0 and run.nobody_left, run.err
+    best, who = RunModels([run.folder]).best_round, [f"board-{k}" for k in range(NODES)]
     names = who if mode == "gossip" else ["coordinator"]
-    assert [file.name for file in sorted((folder / "best").iterdir())] == [f"{name}.{best}.npz" for name in names]
+    assert [file.name for file in sorted((run.folder / "best").iterdir())] == [f"{name}.{best}.npz" for name in names]
     reached: defaultdict[int, float] = defaultdict(float)  # the boards' evaluations, or the coordinator's
-    for record in read_run(folder).metrics():
+    for record in read_run(run.folder).metrics():
         reached[record.step + 1] += record.number("eval/accuracy") or 0.0
     assert reached[best] == pytest.approx(max(reached.values()))
-    _check_accounts(folder, mode, codec, nodes)
-    _check_folder(folder, plots=0 if more else 3)
-    for word in ("board-0", f"board-{nodes - 1}", "compute", "transmit", "payload", "this command took"):
-        assert word in out
-    assert "\x1b[" not in out + err and "Traceback" not in out + err
+    _check_accounts(run.folder, mode)
+    _check_folder(run.folder, plots=3 if mode == "gossip" else 0)
+    for word in ("board-0", f"board-{NODES - 1}", "compute", "transmit", "payload", "this command took"):
+        assert word in run.out
+    assert "\x1b[" not in run.out + run.err and "Traceback" not in run.out + run.err
 
 
-def _check_accounts(folder: Path, mode: str, codec: str, nodes: int) -> None:
+def _check_accounts(folder: Path, mode: str) -> None:
     result = json.loads((folder / "summary.json").read_text())
-    assert (result["mode"], result["nodes"], result["rounds"], result["failed_nodes"]) == (mode, nodes, ROUNDS, [])
+    assert (result["mode"], result["nodes"], result["rounds"], result["failed_nodes"]) == (mode, NODES, ROUNDS, [])
     assert result["verdict"] == []
     assert 0.3 < result["accuracy"]["min"] <= result["accuracy"]["mean"] <= result["accuracy"]["max"] <= 1
     values = layout_of(recipes.load(f"quickstart-{mode}")).size
     bits = result["bits_per_value"]
-    assert bits == 32 if codec == "fp32" else 8 < bits < 8.5
+    assert 8 < bits < 8.5
     copies = 2 if mode == "gossip" else 1
     sent = result["sent_bytes"]
-    assert sent["payload"] == pytest.approx(nodes * ROUNDS * copies * values * bits / 8)
+    assert sent["payload"] == pytest.approx(NODES * ROUNDS * copies * values * bits / 8)
     assert sent["overhead"] > 0
     assert sent["payload"] + sent["overhead"] <= sent["socket"] * 1.001
     rows = [r for r in read_run(folder).metrics() if r.node.startswith("board")]
-    assert len(rows) == nodes * ROUNDS
+    assert len(rows) == NODES * ROUNDS
     for row in rows:
         parts = sum(row.number(f"time/{p}_s") or 0 for p in (*PARTS, "other"))
         assert parts == pytest.approx(row.number("time/round_s"), rel=1e-6)

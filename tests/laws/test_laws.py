@@ -12,12 +12,10 @@ import pytest
 
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise
-from tests.e2e.command import run_json
+from tests.e2e.played import played
 from tests.laws.laws import law_names, verify
 
 pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
-
-SETTINGS = ("--set", "run.nodes=3", "--set", "run.rounds=6", "--no-plots")
 
 
 class Planted:
@@ -57,12 +55,7 @@ Edit = Callable[[Planted], None]
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run of each mode."""
     pytest.importorskip("flwr", reason="server mode is an extra: pip install '.[server]'")
-    found = {}
-    for mode in ("gossip", "server"):
-        parent = tmp_path_factory.mktemp(mode)
-        run_json("run", f"quickstart-{mode}", *SETTINGS, runs=parent)
-        (found[mode],) = parent.iterdir()
-    return found
+    return {mode: played(mode, tmp_path_factory).folder for mode in ("gossip", "server")}
 
 
 @pytest.mark.parametrize("mode", ["gossip", "server"])
