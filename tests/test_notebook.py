@@ -162,6 +162,7 @@ INTERRUPTED = """
 """
 
 
+@pytest.mark.slow  # e2e/test_run.py has Ctrl-C, e2e/test_resume.py a run that goes on
 def test_an_interrupt_ends_all_boards_and_says_how_to_go_on(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(INTERRUPTED), tmp_path], capture_output=True, text=True, timeout=100
