@@ -155,8 +155,6 @@ class Fleet:
             self.score = self._scores[0]
             for one in self.boards.values():
                 one.score = one.scores.get(self.score)
-        elif "eval/loss" in record.values:
-            self.score = ""
         board.frames_bytes += sum(record.number(f"net/{part}_bytes") or 0.0 for part in ("payload", "overhead"))
         if "net/sent_bytes" in record.values:
             board.sockets_bytes = (board.sockets_bytes or 0.0) + (record.number("net/sent_bytes") or 0.0)

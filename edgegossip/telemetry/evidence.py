@@ -187,6 +187,13 @@ class Curve:
         """The highest loss in the first twentieth of the run."""
         return max(self._means()[: self._window()])
 
+    @property
+    def start(self) -> float:
+        """The loss at the start of one that has `ends`: what was learnt before the median of the
+        first twentieth counts, too."""
+        first, ends = self.first, self.ends()
+        return first if ends is None or first > 2.0 * abs(ends[2]) else ends[0]
+
     def _means(self) -> list[float]:
         return [self._sums[k] / self._counts[k] for k in sorted(self._sums)]
 

@@ -155,7 +155,7 @@ class _Rules:
             rounds = "every round" if always == often else "many rounds"
             text = f"{rounds} of {named(sorted(often))} began at older values of the model, and what was mixed was lost"
             cure = f"load weights before the join, and in no round of {self._plan.script or 'the script'}"
-            yield Finding("undone", text, cure, len(always) == len(self._boards))
+            yield Finding("undone", text, cure, len(always) == len(self._boards) > 1)
 
     def drifted(self) -> Iterable[Finding]:
         said = {name: text for name, text in self._known.drifted.items() if name in self._boards}
@@ -184,7 +184,9 @@ class _Rules:
         learnt = self._known.curve.rounds >= 2 * ENOUGH_ROUNDS and gained > 0.2 * max(abs(first), abs(low))
         if worse or (learnt and end > 2.0 * low and end - low > 0.5 * gained):
             was = f"from {start:.3g} at the start" if worse else f"from {low:.3g} at its least"
-            yield Finding("diverged", f"training diverged: the training loss rose {was} to {end:.3g}", cure, True)
+            text = f"training diverged: the training loss rose {was} to {end:.3g}"
+            # One who fine-tunes begins near 0, and may end somewhat above it, well trained.
+            yield Finding("diverged", text, cure, not (0.0 <= end < math.log(2.0) and self._learnt()))
 
     def chance(self) -> Iterable[Finding]:
         scores = self._of.scores
@@ -217,7 +219,7 @@ class _Rules:
         ends, tested, risen = self._known.curve.ends(), self._of.tested, self._of.risen
         if ends is None:
             return
-        start, _, end = ends
+        start, end = self._known.curve.start, ends[2]
         fell = end <= 0.9 * start
         loss = start if fell else end
         if loss <= math.log(1.9):
@@ -237,12 +239,12 @@ class _Rules:
         yield Finding("chance", text, cure, not fell or bool(losses))
 
     def apart(self) -> Iterable[Finding]:
-        floor, scores = self._plan.guess, self._of.scores
+        floor, scores, enough = self._plan.guess, self._of.scores, self._of.enough
         far = max((node.away for node in self._boards.values() if node.away is not None), default=0.0)
         away = f"; they are up to {far:.2g} of a model's length from it" if far >= 0.01 else ""
         score, averages = self._known.score, self._known.beside["average"].values()
         own, one = _mean(scores.values()), _mean(average[score] for average in averages if score in average)
-        if floor is not None and score == "accuracy" and own is not None and self._of.enough:
+        if floor is not None and score == "accuracy" and own is not None and enough:
             best, worst = max(scores.values()), min(scores, key=lambda name: scores[name])
             reached = max(own, one or 0.0, best)
             costs = 0.25 if far > FAR else 0.5  # of what was learnt
@@ -256,14 +258,13 @@ class _Rules:
                 text = f"the boards hold different models: accuracy {percent(scores[worst])} at {worst}, up to {percent(best)}"
                 yield Finding("apart", text + " elsewhere", self._cures.for_apart(), True)
                 return
-        enough = self._of.enough
         if floor is None and enough:
             yield from self._one_far_below()
         if far > (FAR if enough else BEYOND):
             text = f"the boards hold different models: up to {far:.2g} of a model's length from their average"
             yield Finding("apart", text, self._cures.for_apart(), far > BEYOND and enough)
         statistics = max((node.statistics for node in self._boards.values()), default=0.0)
-        if statistics > FAR_STATISTICS and far <= FAR and self._of.enough:
+        if statistics > FAR_STATISTICS and far <= FAR and enough:
             text = f"the boards' statistics of batch norm differ: up to {statistics:.2g} deviations from their average"
             cure = "use the average of the models (model save), exchange after fewer steps, or take a norm without them"
             yield Finding("apart", text, cure)
@@ -364,7 +365,7 @@ class _Rules:
         ends = self._known.curve.ends()
         if ends is None or self._known.curve.rounds < 2 * ENOUGH_ROUNDS or not self._of.enough:
             return
-        start, _, end = ends
+        start, end = self._known.curve.start, ends[2]
         if abs(start) > 0.05 and end > start - 0.02 * abs(start):
             text = f"the training loss did not fall: {start:.3g} at the start, {end:.3g} at the end"
             cure = self._cures.for_chance()
@@ -408,14 +409,13 @@ class _Rules:
     def _is_entropy(self) -> bool:
         """Whether the loss may be a cross-entropy: each wrong answer costs log 2 or more there, and
         so does guessing at the start. Where the classes are known the task's loss is one."""
-        wrong = [
+        if self._plan.guess is not None:
+            return True
+        known = [
             (n.loss, 1.0 - n.score) for n in self._of.judged.values() if n.loss is not None and n.score is not None
         ]
-        script = self._plan.guess is None
-        return not script or not (
-            self._known.curve.first < 0.9 * math.log(2.0)
-            or any(loss < 0.9 * share * math.log(2.0) for loss, share in wrong)
-        )
+        least = 0.9 * math.log(2.0)
+        return self._known.curve.first >= least and all(loss >= wrong * least for loss, wrong in known)
 
     def outliers(self) -> Iterable[Finding]:
         """By what most of a board's neighbours say of it, or a coordinator: one that lies makes

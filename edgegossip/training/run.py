@@ -391,7 +391,7 @@ class Run:
         # rounded; the float32 model of the run keeps the digits that this one lacks.
         self._before = self._vector.write(x)
         self._corrected = correction is not None
-        self._steps.begin_round(correction)
+        self._steps.begin_round(self._before, correction)
         self.round, self._open = round, opened
 
     def _evaluate_at(self, x: Vec | None) -> Metrics | None:
@@ -522,11 +522,12 @@ class Run:
         if not np.isfinite(delta).all():
             raise UsageError(f"the model holds a value that is not finite after round {self.round}")
         if self._before is not None:  # else it trains alone, and nobody asks
+            last = self._steps.sampled(delta)
             delta -= self._before
             change = delta[: self._vector.layout.trainable_size]
             # In a round that a GradScaler left out as a whole there was no step to correct.
             corrected = self._corrected and (stepped > 0 or not change.any())
-            remarks = [self._steps.end_round(self.round, change)]
+            remarks = [self._steps.end_round(self.round, change, last)]
             if not self.alone:
                 remarks += [self._steps.changed_frozen(self.round), self._steps.came_later(self.round)]
             for remark in filter(None, remarks):

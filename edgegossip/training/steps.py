@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
@@ -24,8 +25,12 @@ from edgegossip.types import Round, UsageError, Vec
 
 MANY_OVERFLOWS = 25  # a GradScaler that begins at 65,536 is below 1 after 17
 _SAMPLES = 256  # values of a tensor, evenly spread, that show whether it was written to
-
-Samples = dict[str, Tensor]
+# In how many rounds of what kind training did not reach the model, or lost what was mixed.
+_WHATS = {
+    "unchanged": "nothing of the model changed",
+    "elsewhere": "no step was on the model",
+    "undone": "training began at older values",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +55,23 @@ class Steps:
         self._correction: Vec | None = None
         self._rates: list[float] = []  # of its steps in this round
         self._steps: Counter[Any] = Counter()  # of each optimiser in this round, whose rate is not 0
-        self._rounds = self._unchanged = self._elsewhere = 0
+        self._rounds, self._counts = 0, dict.fromkeys(_WHATS, 0)
         self._overflows, self._told = 0, False  # rounds in a row whose gradients are not finite
-        # Of the parameters that travel: what optimisers stepped on, or would; their values at the
-        # start, at the end of the last round, and as this round was given them.
+        # Of the parameters that travel: what optimisers stepped on, or would; and some values,
+        # float32, at the start, at the end of the last round, and as this round was given them.
+        self._travel = {tensor.name for tensor in vector.layout.tensors}
         self._held: dict[str, Tensor] = {}
-        self._first: Samples = {}
-        self._last: Samples = {}
-        self._given: Samples = {}
-        self._frozen: Samples = {}  # values of the others at the start, until it is told that they changed
+        trained = [tensor.size for tensor in vector.layout.tensors if tensor.trainable]
+        ends, steps = np.cumsum(trained), [_stride(size) for size in trained]
+        places = [np.arange(end - size, end, step) for size, end, step in zip(trained, ends, steps, strict=True)]
+        self._at, self._sizes = np.concatenate(places), np.array(trained)
+        self._starts = np.cumsum([0, *map(len, places[:-1])])
+        self._first = self._last = self._given = np.zeros(0, np.float32)
+        self._frozen: dict[str, Tensor] = {}  # some of the others at the start, until it is told that they changed
         self._stale: dict[str, Any] = {}  # parameters of this round's optimisers in whose place is another -> whose
         self._others: dict[Any, int] = {}  # of this round's optimisers of the model: parameters that it has not
         self._first_others: int | None = None  # in the first round
-        self._undone, self._since = 0, ""  # rounds that began at older values; at which this one does
+        self._since = ""  # at which older values this round began
         self._hook: RemovableHandle | None = None
 
     def watch(self, optimizers: Sequence[Any]) -> None:
@@ -70,29 +79,23 @@ class Steps:
         the main one."""
         own = (getattr(one, "optimizer", one) for one in optimizers)
         self._main = next((one for one in own if self.has(_params(one))), None)
-        self._held, self._first = self._parameters(), _samples(self._vector.trained())
+        self._held, self._first = self._parameters(), self.sampled(self._vector.read())
         self._frozen = _samples(self._vector.frozen())
 
     def end(self) -> Remark | None:
         """Hear of no more; return in how many rounds it was so, for the verdict."""
         if self._hook is not None:
             self._hook.remove()
-        whats = {
-            "nothing of the model changed": self._unchanged,
-            "no step was on the model": self._elsewhere,
-            "training began at older values": self._undone,
-        }
-        what = max(whats, key=lambda what: whats[what])
-        if not whats[what]:
+        counts = self._counts
+        most = max(counts, key=lambda kind: counts[kind])
+        if not counts[most]:
             return None
-        counts = {"unchanged": self._unchanged, "elsewhere": self._elsewhere, "undone": self._undone}
-        return Remark(
-            "unchanged", f"{what} in {whats[what]} of {self._rounds} rounds", {"rounds": self._rounds, **counts}
-        )
+        text = f"{_WHATS[most]} in {counts[most]} of {self._rounds} rounds"
+        return Remark("unchanged", text, {"rounds": self._rounds, **counts})
 
-    def begin_round(self, correction: Vec | None) -> None:
-        """Begin a round; `correction`, float32[n], is added to the gradients of each step of the
-        main optimiser."""
+    def begin_round(self, before: Vec, correction: Vec | None) -> None:
+        """Begin a round at the values `before`, float32[n]; `correction`, float32[n], is added to
+        the gradients of each step of the main optimiser."""
         if self._hook is None:
             self._hook = register_optimizer_step_pre_hook(self._before_step)
         self._correction = correction
@@ -100,7 +103,7 @@ class Steps:
         self._steps.clear()  # those of an evaluation, which may adapt a copy
         self._stale.clear()
         self._others.clear()
-        self._since, self._given = "", _samples(self._vector.trained())
+        self._since, self._given = "", self.sampled(before)
 
     def taken(self) -> tuple[int, float | None]:
         """Return how many steps the main optimiser took since the last call, and their mean rate,
@@ -134,24 +137,35 @@ class Steps:
             new = now.get(name, held)
             if new is not held and new.requires_grad and _place(held) in places and _place(new) not in places:
                 self._stale[name] = made
-        if not self.has(_params(made)):
-            return
         own = set(map(_place, self._module.parameters()))
+        if not own & places:
+            return
         self._others[made] = sum(p.grad is not None and _place(p) not in own for p in _params(made))
-        if self._given and not self._since:
-            self._since, self._given = self._older_values(), {}
+        if len(self._given):
+            self._since, self._given = self._older_values(), self._given[:0]
 
     def _older_values(self) -> str:
         """Since when more of the values are what they were than are what the exchange brought: ""
         where they are not. Values that the script made otherwise are neither."""
-        now, given = _samples(self._vector.trained()), self._given
+        values = _samples(self._vector.trained()).values()
+        now, given = torch.cat([some.float() for some in values]).numpy(), self._given
         for older, since in ((self._first, "at the join"), (self._last, "before the exchange")):
-            other = [n for n in older if not torch.equal(given[n], older[n])]
-            back = [n for n in other if torch.equal(now[n], older[n])]
-            kept = [n for n in other if torch.equal(now[n], given[n])]
-            if sum(self._held[n].numel() for n in back) > sum(self._held[n].numel() for n in kept):
-                return since
+            if len(older):
+                other = self._differ(given, older)
+                back, kept = other & ~self._differ(now, older), other & ~self._differ(now, given)
+                if self._sizes[back].sum() > self._sizes[kept].sum():
+                    return since
         return ""
+
+    def _differ(self, a: Vec, b: Vec) -> NDArray[np.bool_]:
+        """Of each tensor, whether some values of it differ."""
+        differ: NDArray[np.bool_] = np.logical_or.reduceat(a != b, self._starts)
+        return differ
+
+    def sampled(self, x: Vec) -> Vec:
+        """Return some values of each trained tensor of x, float32[n]."""
+        found: Vec = x[self._at]
+        return found
 
     def require_current(self) -> None:
         """Raise UsageError where an optimiser stepped on a parameter in whose place the model has
@@ -185,11 +199,13 @@ class Steps:
 
     def came_later(self, round: Round) -> Remark | None:
         """Return what is to be said of parameters outside the model that its optimiser got after
-        the first round, once. Those that it had from the first, as of a loss, are meant to stay."""
+        the first round. Those that it had from the first, as of a loss, are meant to stay."""
+        if not self._others:
+            return None
         others = sum(self._others.values())
-        if self._first_others is None and self._others:
+        if self._first_others is None:
             self._first_others = others
-        if not self._others or others <= (self._first_others or 0):
+        if others <= self._first_others:
             return None
         made = max(self._others, key=lambda made: self._others[made])
         text = f"from round {round} on, {type(made).__name__} trains parameters that are not in the "
@@ -197,19 +213,18 @@ class Steps:
         self._first_others = others
         return Remark("notice", f"{text}; let the model have them before the join")
 
-    def end_round(self, round: Round, change: Vec) -> Remark | None:
-        """End a round in which the trained values changed so. Return what is to be said, in the
-        first one that did not reach the model, or did not begin at what the exchange brought.
-        Raises as `require_current` does."""
+    def end_round(self, round: Round, change: Vec, last: Vec) -> Remark | None:
+        """End a round in which the trained values changed so, `last` as they are `sampled`. Return
+        what is to be said, in the first one that did not reach the model, or did not begin at what
+        the exchange brought. Raises as `require_current` does."""
         self.require_current()
-        self._last = _samples(self._vector.trained())
+        self._last = last
         self._correction, steps = None, self._steps
         moving, moved = [made for made in steps if steps[made]], bool(np.any(change))
         elsewhere = bool(moving) and not any(self.has(_params(made)) for made in moving)
-        self._undone += bool(self._since)
         self._rounds += 1
-        self._unchanged += not moved
-        self._elsewhere += elsewhere
+        for kind, so in (("unchanged", not moved), ("elsewhere", elsewhere), ("undone", bool(self._since))):
+            self._counts[kind] += so
         self._overflows = self._overflows + 1 if not moved and self._overflowed() else 0
         at_rest = bool(steps) and not moving  # at a learning rate of 0
         if self._since and not self._told:
@@ -249,8 +264,7 @@ class Steps:
 
     def _parameters(self) -> dict[str, Tensor]:
         """The parameters that travel, themselves."""
-        travel = {tensor.name for tensor in self._vector.layout.tensors}
-        return {name: p for name, p in self._module.named_parameters() if name in travel}
+        return {name: p for name, p in self._module.named_parameters() if name in self._travel}
 
     def _overflowed(self) -> bool:
         gradients = [p.grad for p in self._module.parameters() if p.grad is not None]
@@ -267,25 +281,32 @@ def _place(tensor: Tensor) -> int:
         return id(tensor)
 
 
-def _samples(tensors: Mapping[str, Tensor]) -> Samples:
+def _stride(size: int) -> int:
+    """Every which value of so many shows them all."""
+    return -(-size // _SAMPLES) or 1
+
+
+def _samples(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Some values of each, on the CPU, in its own type: copied from a device all at once."""
-    kinds: dict[tuple[torch.device, torch.dtype], Samples] = {}
+    kinds: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         flat = tensor.detach().reshape(-1)
-        kinds.setdefault((flat.device, flat.dtype), {})[name] = flat[:: 1 + (flat.numel() - 1) // _SAMPLES]
-    found: Samples = {}
+        kinds.setdefault((flat.device, flat.dtype), {})[name] = flat[:: _stride(flat.numel())]
+    found: dict[str, Tensor] = {}
     for some in kinds.values():
         copies = torch.split(torch.cat(list(some.values())).cpu(), [len(values) for values in some.values()])
         found |= zip(some, copies, strict=True)
-    return found
+    return {name: found[name] for name in tensors}
 
 
 def _alike(was: Tensor, now: Tensor) -> bool:
     """Whether values are the same but for what arithmetic with them rounds."""
     if was.shape != now.shape:
         return False
+    if was.dtype == now.dtype and torch.equal(was, now):
+        return True
     if not (was.is_floating_point() and now.is_floating_point()):
-        return was.dtype == now.dtype and torch.equal(was, now)
+        return False
     rounded = max(torch.finfo(t.dtype).eps for t in (was, now)) ** 0.5
     was, now = was.double(), now.double()
     return bool(torch.allclose(now, was, rtol=0.0, atol=rounded * float(was.abs().max()), equal_nan=True))

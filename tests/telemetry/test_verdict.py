@@ -169,7 +169,7 @@ def test_a_score_is_worse_by_more_than_its_test_set_explains(
 
 
 def test_a_score_that_a_board_leaves_out_is_no_less_the_headline() -> None:
-    rows = {"a": {"f1": 0.1}, "b": {"auc": 0.9, "f1": 0.2}, "c": {"f1": 0.3}}
+    rows = {"a": {"f1": 0.1}, "b": {"auc": 0.9, "f1": 0.2}, "c": {"f1": 0.3}, "d": {"loss": 0.5}}
     metrics = [MetricsRecord(n, 0, 1.0, {f"eval/{k}": v for k, v in row.items()}) for n, row in rows.items()]
     evidence, fleet = Evidence(), Fleet(list(rows), 1)
     for record in metrics:
@@ -178,7 +178,7 @@ def test_a_score_that_a_board_leaves_out_is_no_less_the_headline() -> None:
     document = summarise_records(HEAD, [*rows], metrics, [EventRecord(n, 2.0, "finished", n) for n in rows])
     assert evidence.score == fleet.score == document["score"] == "auc"
     for boards in (evidence.boards, fleet.boards):
-        assert {name: board.score for name, board in boards.items()} == {"a": None, "b": 0.9, "c": None}
+        assert {name: board.score for name, board in boards.items()} == {"a": None, "b": 0.9, "c": None, "d": None}
     assert fleet.mean("score") == document["scores"]["auc"]["mean"] == 0.9
 
 
@@ -238,8 +238,9 @@ def test_divergence_is_a_ruin_with_the_learning_rate_as_its_cure(loss: Curve, wo
         lambda k: 0.02 + 0.004 * (k % 5),  # fine-tuning
         lambda k: 2.3 * 0.9**k + (1.0 if k == 17 else 0.0),  # a spike that passes
         lambda k: 2.3 if k < 15 else 0.4 + 0.1 * (k % 2),
+        lambda k: 0.3 + 2.0 * math.exp(-k / 0.4),
     ],
-    ids=["noise about a small loss", "a spike", "late, and noisy"],
+    ids=["noise about a small loss", "a spike", "late, and noisy", "all is learnt in two rounds"],
 )
 def test_curves_that_are_no_divergence(loss: Curve) -> None:
     assert told(loss) == []
@@ -252,6 +253,12 @@ def test_curves_that_are_no_divergence(loss: Curve) -> None:
 )
 def test_a_loss_below_0_is_no_divergence(loss: Curve) -> None:
     assert [finding for finding in told(loss) if finding[1]] == []
+
+
+def test_a_small_loss_that_rises_is_a_hint_where_the_model_is_right() -> None:
+    rises = told(lambda k: 0.02 + 0.0035 * k, accuracy=0.96)
+    assert [finding[:2] for finding in rises] == [("diverged", False)]
+    assert told(lambda k: 0.02 + 0.0035 * k, accuracy=0.3)[0][:2] == ("diverged", True)
 
 
 def test_a_loss_below_0_that_rises_is_one() -> None:
@@ -755,6 +762,13 @@ def test_rounds_that_threw_away_what_was_mixed_are_told(undone: int, boards: str
     ((kind, ruined, text),) = told(events=[untrained(n, 0, 0, undone) for n in boards])
     assert (kind, ruined) == ("undone", ruin) and text.startswith(rounds) and "load weights before the join" in text
     assert told(events=[untrained(n, 0, 0, 1) for n in boards]) == []
+
+
+def test_of_one_boards_own_folder_it_is_not_known_what_the_others_threw_away() -> None:
+    metrics = [MetricsRecord("a", k, float(k), {"train/loss": falls(k)}) for k in range(40)]
+    events = [EventRecord("a", 99.0, "finished", "a"), untrained("a", 0, 0, 39)]
+    verdict = summarise_records(HEAD, ("a",), metrics, events, RunPlan.of(RECIPE))["verdict"]
+    assert [(f["kind"], f["ruin"]) for f in verdict] == [("undone", False)]
 
 
 def test_a_frozen_base_that_changed_is_a_hint() -> None:

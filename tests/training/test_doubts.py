@@ -13,7 +13,7 @@ from edgegossip import training
 from edgegossip.recipe import DataSection
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.training.data import open_data
-from edgegossip.training.data.doubts import doubts
+from edgegossip.training.data.doubts import doubts, sizes
 from edgegossip.types import DataError, UsageError
 from tests.training.fakes import recipe
 
@@ -144,6 +144,7 @@ PRESSURE = 1 + np.round(np.sin(np.arange(300)), 3)
         (np.arange(1, 301), "column p counts the rows, from 1 on"),
         (np.arange(700, 1000), ""),
         (np.arange(300) % 24, ""),
+        (np.where(np.arange(300) % 9 == 7, 1000 + np.arange(300), 0), ""),  # mostly nothing, as rain
         (PRESSURE, ""),
     ],
 )
@@ -227,6 +228,11 @@ FEW = np.column_stack([np.arange(200) % 5, np.arange(200) % 4, CLASSES])
         (DRAWN, DRAWN, "200 of 200 test examples are training examples too"),
         (DRAWN, np.concatenate([DRAWN[60:0:-1], OTHER[:20]]), "60 of 80 test examples are training examples too"),
         (DRAWN, np.concatenate([DRAWN[:20], OTHER[:60]]), ""),
+        (
+            DRAWN[:40],
+            np.concatenate([DRAWN[:30], OTHER, OTHER + np.array([0, 2, 0])]),
+            "",
+        ),  # of a few rows most, of many few
         (FEW, FEW[::-1], ""),  # every row comes often
         (
             DRAWN,
@@ -270,3 +276,10 @@ def test_seconds_since_1970_in_a_map_are_said(tmp_path) -> None:
     np.save(tmp_path / "train_targets.npy", np.arange(40) % 2)
     section = DataSection(name="npz", dir=str(tmp_path), partition="local", normalise="board")
     assert any("float32 cannot tell the values at [0] of an input apart" in doubt for doubt in said_of(section))
+
+
+def test_what_each_board_scales_by_itself_has_no_unit_to_compare(section) -> None:
+    rare = np.where(np.arange(200)[:, None] % 50 == 7, 1, 0) * np.ones((1, 3), np.float32)
+    for normalise, count in (("none", 3), ("board", 0)):
+        data = open_data(section(rare.astype(np.float32), CLASSES, normalise=normalise))
+        assert len(sizes(data.train, data.about)) == count

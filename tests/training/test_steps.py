@@ -350,6 +350,7 @@ FREEZES = "model.add_module('base', nn.Linear(30, 30).requires_grad_(False))"
             False,
         ),
         (FREEZES, "model.base.to(torch.bfloat16)", False),
+        (FREEZES + "; model.base.none = nn.Parameter(torch.empty(0, 3), requires_grad=False)", "pass", False),
         (FREEZES, "model.base.bias.data = model.base.bias.detach().clone()", False),
         ("model.add_module('base', nn.BatchNorm1d(3).requires_grad_(False))", "model.base(x)", False),
     ],

@@ -29,9 +29,9 @@ _LARGE = 100.0  # where a first step of any usual learning rate is far too large
 
 def doubts(train: Part, about: Description, whole: bool = False, test: Examples | None = None) -> list[str]:
     """Return a sentence, with its cure, for each thing that is doubtful in a board's training
-    examples; of a stream nothing is known. Looks at a few of them, at all rows of a table in
+    examples; of a stream nothing is known. Looks at a few of them, and at many rows of a table in
     memory. `whole`: they are all there are, and no share that was dealt out. `test`: what is tested
-    on, held against them."""
+    on, held against all of them that are in memory."""
     if isinstance(train, Stream) or len(train) < 2:
         return []
     batch = _sample(train, about)
@@ -58,8 +58,8 @@ def sizes(train: Part, about: Description) -> dict[str, float]:
     """Return of what size the inputs are as the model gets them, to one digit, by column or channel
     where these are few: what boards may tell each other (`agreement.unlike`). Empty where nothing
     is known."""
-    if isinstance(train, Stream) or not len(train) or about.dtype == "int64":
-        return {}
+    if isinstance(train, Stream) or not len(train) or about.dtype == "int64" or about.scale == "board":
+        return {}  # what each board has scaled by itself has no unit left
     values = np.abs(_scaled(_sample(train, about).inputs, about))
     few = values.shape[1] <= _LOOKED_AT
     found = dict(zip(_channels(about), _by_channel(values), strict=True)) if few else {"the input": values.reshape(-1)}
@@ -98,12 +98,13 @@ def _about_columns(train: Examples, inputs: NDArray[Any], about: Description, wh
     if about.dtype != "float32":
         return []
     table = _rows(train)
-    of = "values that were looked at" if table is None else "rows"
+    some = inputs if table is None else table[:: 1 + table.size // _VALUES]
+    of = "rows" if table is not None and len(some) == len(table) else "values that were looked at"
     found = []
-    for name, values in zip(_channels(about), _by_channel(inputs if table is None else table), strict=True):
+    for k, (name, values) in enumerate(zip(_channels(about), _by_channel(some), strict=True)):
         found += [f"{name} {said}" for said in _of_nothing(values.astype(np.float64), of, table is not None)]
         counted = whole and about.columns and table is not None and values[0] in (0, 1)
-        if counted and np.array_equal(values, np.arange(len(values)) + values[0]):
+        if counted and table is not None and np.array_equal(table[:, k], np.arange(len(table)) + values[0]):
             found.append(
                 f"{name} counts the rows, from {values[0]:g} on; if it is no input, choose others (data.params.columns)"
             )
@@ -120,7 +121,7 @@ def _of_nothing(values: NDArray[np.float64], of: str, zero: bool) -> list[str]:
         if not len(rest) or not (span := np.ptp(rest)):
             continue
         known = abs(code) in _CODES
-        measured = count > 1 and len(np.unique(rest[:_LOOKED_AT])) >= _MEASURED
+        measured = 1 < count <= len(rest) and len(np.unique(rest[:_LOOKED_AT])) >= _MEASURED
         far = (known or (measured and (zero or code != 0))) and np.abs(rest - code).min() > span
         whole = measured and code % 1 == 0 and (rest[:_LOOKED_AT] % 1).any()
         if far or (code < 0 <= rest.min() and (known or whole)):
@@ -203,8 +204,9 @@ def _are_numbered(names: Collection[str]) -> bool:
 def _about_test(train: Examples, test: Examples, about: Description, whole: bool) -> list[str]:
     """What makes the score of a test part say nothing."""
     found = []
-    count, least = _in_both(train, test), min(len(train), len(test))
-    if 2 * count > least >= _ROWS:
+    # A dealt share is small beside a test part, of which it may lie in all.
+    least = len(test) if whole else min(len(train), len(test))
+    if least >= _ROWS and 2 * (count := _in_both(train, test, least)) > least:
         found.append(
             f"{count} of {len(test)} test examples are training examples too, so their score says little; test on others"
         )
@@ -226,8 +228,9 @@ def _about_test(train: Examples, test: Examples, about: Description, whole: bool
     return found
 
 
-def _in_both(train: Examples, test: Examples) -> int:
-    """How many test examples are training examples, beyond what examples repeat each other."""
+def _in_both(train: Examples, test: Examples, of: int) -> int:
+    """How many test examples, `of` so many, are training examples, beyond what examples repeat each
+    other."""
     ours, theirs, least = _marks(train), _marks(test), min(len(train), len(test))
     if ours is None or theirs is None:  # they may be larger than memory, and are compared place by place
         places = np.unique(np.linspace(0, least - 1, _MADE).astype(np.int64))
@@ -236,7 +239,7 @@ def _in_both(train: Examples, test: Examples) -> int:
     ours = np.sort(ours)
     count = int((ours[np.searchsorted(ours, theirs).clip(max=len(ours) - 1)] == theirs).sum())
     repeated = float((ours[1:] == ours[:-1]).mean())
-    return count if 2 * repeated < count / least else 0
+    return count if 2 * repeated < count / of else 0
 
 
 def _marks(part: Examples) -> NDArray[np.int64] | None:
