@@ -35,7 +35,7 @@ def run_probe(recipe: Recipe, options: NodeOptions, ends_at: str) -> None:
         "layout": joined.layout.plain(),
         "agreement": dict(joined.agreement().facts),
         "peak_rss_bytes": peak_rss_bytes(os.getpid()),
-        "notices": [text for event, text in told if event == "notice"],
+        "notices": [text for event, text in told if event in ("notice", "doubt")],
     }
     write_json(options.save_to, document)
     pipe.event(options.name, "probed", f"the script has come to its {ends_at}")

@@ -324,8 +324,10 @@ def _document(
     named = ([whole] if whole is not None else []) + evaluated
     names: list[str] = []
     for totals in named:
-        names = in_order(names, totals.shown)
-    scores = {name: _spread([t.shown[name] for t in evaluated if name in t.shown], whole, name) for name in names}
+        names = in_order(names, totals.scores)
+    names = names or ["loss"]  # where nobody tells more
+    told = {name: [t.shown[name] for t in evaluated if name in t.shown] for name in names}
+    scores = {name: _spread(values, whole, name) for name, values in told.items() if values or whole is not None}
     score = next(iter(scores), None)
     aside = {
         what: [of[n][score] for n in judged if score and score in of.get(n, ())] for what, of in evidence.beside.items()

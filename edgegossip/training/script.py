@@ -79,11 +79,12 @@ class ScriptWorkload(Workload):
         self._thread.start()
         self._run = self._wait(self._context.joined, "has not called edgegossip.join yet")
         self._vector = self._run._vector
-        if self._context.wants_model_only or ends_at:
+        if (model_only := self._context.wants_model_only) or ends_at:
             self._thread.join()
             self._ended = True
-        if not self._context.wants_model_only and ends_at and (self._failure or not self._run._started):
-            raise self._failure or self._ended_early()
+            if not model_only and (self._failure or not self._run._started):
+                raise self._failure or self._ended_early()
+            self._say_remarks()
         asked, rounds = self._run._asked_rounds, recipe.run.rounds
         if asked not in (None, rounds) and self._context.index == 0:
             event(
@@ -177,9 +178,6 @@ class ScriptWorkload(Workload):
         self._context.requests.put((_leave, Future().set_exception))
         self._thread.join(_LEAVE_S)
 
-    def _say(self, text: str) -> None:
-        self._event("slow", text)
-
     def _say_remarks(self) -> None:
         while not self._context.remarks.empty():
             remark = self._context.remarks.get()
@@ -206,7 +204,7 @@ class ScriptWorkload(Workload):
             now_s, patience_s = time.monotonic(), max(_SLOW_S, _SLOW_FACTOR * self._longest_s)
             if now_s - told_s >= patience_s:
                 told_s = now_s
-                self._say(f"{self._context.script} {state} for {now_s - began_s:.0f} s")
+                self._event("slow", f"{self._context.script} {state} for {now_s - began_s:.0f} s")
 
     def _ended_early(self) -> UsageError:
         joined = self._context.joined.done()

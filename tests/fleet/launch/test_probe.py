@@ -51,6 +51,8 @@ SCRIPT = """
         import no_such_package
     data = torch.zeros(1_000_000 * int(sys.argv[2]))
     run = edgegossip.join(torch.nn.Linear(width, 3))
+    if what == "1":
+        torch.nn.functional.mse_loss(torch.zeros(3), torch.zeros(3, 1))
     if what == "6":
         open("none")
     for round in () if what == "7" else run.rounds():
@@ -87,6 +89,9 @@ def test_every_board_says_what_joined_or_why_nothing_did(script: Path) -> None:
     assert list(joined) == list(members)
     assert [one.layout.size if one.layout else None for one in joined.values()] == [15, 18, *[None] * 6]
     assert [one.problem for one in joined.values()][:2] == ["", ""]
+    assert (
+        "torch warned train.py: Using a target size" in joined["board-1"].notices[0] and not joined["board-0"].notices
+    )
     causes = [one.problem for one in joined.values()][2:]
     for problem, words in zip(
         causes,
@@ -95,7 +100,7 @@ def test_every_board_says_what_joined_or_why_nothing_did(script: Path) -> None:
             "train.py ended without edgegossip.join(model)",
             "its process ended with exit code 3: out of luck",
             "train.py, line 20: ModuleNotFoundError: No module named 'no_such_package'",
-            "train.py, line 24: FileNotFoundError: ",
+            "train.py, line 26: FileNotFoundError: ",
             "train.py ended before the run was over",
         ),
         strict=True,
@@ -174,8 +179,9 @@ def test_a_dry_run_tells_what_every_board_would_come_to(
     assert lines[1].startswith("board-0: 15 values, ") and lines[2].startswith("board-1: 18 values, ")
     assert lines[3].startswith("board-2: train.py, line 13: FileNotFoundError")
     assert f"{tmp_path}/board-1 and 1 more are not there" in lines[4]
-    assert lines[5].startswith("edgegossip: 1 of 3 would end before the run: board-2: train.py, line 13: ")
-    assert "the number of values that travel is 15 on board-0 and 18 on board-1" in lines[5]
+    assert lines[5].startswith("!! board-1: torch warned train.py: ")
+    assert lines[6].startswith("edgegossip: 1 of 3 would end before the run: board-2: train.py, line 13: ")
+    assert "the number of values that travel is 15 on board-0 and 18 on board-1" in lines[6]
     joins(*[joined(problem="train.py, line 13: FileNotFoundError: none")] * 3)
     done = CliRunner().invoke(cli, [*words, "--", "2", "1"], standalone_mode=False)
     assert "3 of 3 would end before the run: board-0, board-1 and board-2: train.py, line 13: " in done.output
