@@ -247,14 +247,16 @@ class _Rules:
         if floor is not None and score == "accuracy" and own is not None and enough:
             best, worst = max(scores.values()), min(scores, key=lambda name: scores[name])
             reached = max(own, one or 0.0, best)
+            # Where most examples are of one class, nobody doubles what guessing gives.
+            learnt = reached - floor > max(min(floor, 0.25 * (1.0 - floor)), noise(floor, self._of.tested))
             costs = 0.25 if far > FAR else 0.5  # of what was learnt
-            if reached > 2 * floor and one is not None and abs(own - one) > costs * (max(own, one) - floor):
+            if learnt and one is not None and abs(own - one) > costs * (max(own, one) - floor):
                 text = (
                     f"the boards hold different models: accuracy {percent(own)}, of their average {percent(one)}{away}"
                 )
                 yield Finding("apart", text, self._cures.for_apart(), True)
                 return
-            if reached > 2 * floor and scores[worst] < floor + 0.25 * (best - floor):
+            if learnt and scores[worst] < floor + 0.25 * (best - floor):
                 text = f"the boards hold different models: accuracy {percent(scores[worst])} at {worst}, up to {percent(best)}"
                 yield Finding("apart", text + " elsewhere", self._cures.for_apart(), True)
                 return

@@ -452,6 +452,19 @@ def test_boards_that_hold_different_models() -> None:
     assert told(events=compared(1.5))[0][:2] == ("apart", True)
 
 
+@pytest.mark.parametrize(
+    ("accuracy", "average", "ruin"),
+    [((0.83,) * 4, 0.646, True), ((0.83,) * 4, 0.80, False), ((0.86, 0.87, 0.5, 0.87), 0.85, True)],
+)
+def test_boards_hold_different_models_where_most_examples_are_of_one_class(
+    accuracy: Sequence[float], average: float, ruin: bool
+) -> None:
+    uneven = {**PARTITION, "classes": ["ok", "worn"], "counts": [[67, 33]] * 4}
+    events = compared(0.2, accuracy=average)
+    found = told(accuracy=one_below(*accuracy), events=events, partition=uneven, test_loss=0.5)
+    assert [finding[:2] for finding in found] == [("apart", True)] * ruin
+
+
 def test_boards_close_to_each_other_are_no_news() -> None:
     assert told(events=compared(0.05)) == [] == told(events=compared(0.2, loss=0.3, accuracy=0.89))
 
