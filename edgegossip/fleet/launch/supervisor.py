@@ -193,6 +193,7 @@ class Supervisor:
     alone: bool = False  # each board trains by itself, and waits for nobody
     handed_out_s: float | None = None  # when boards that have trained were given the average to test
     trained: bool = False  # some board has done a round
+    erred_first: set[NodeId] = field(default_factory=set)  # who said what is wrong before any had done a round
     failed: dict[NodeId, str] = field(default_factory=dict)  # those of `lost` that the run does not start without
     settle_s: float = SETTLE_S
 
@@ -206,6 +207,8 @@ class Supervisor:
         had_finished = board.finished
         board.update(message)
         self.trained |= board.trained
+        if board.last_error and not self.trained:
+            self.erred_first.add(board.name)
         if board.finished and not had_finished:
             self.finished_s = time.monotonic()
         if isinstance(message, BoardRecord):
@@ -303,13 +306,14 @@ class Supervisor:
             board.process.kill()
 
     def _ended(self, board: BoardProcess) -> None:
+        first = board.name in self.erred_first  # its process may take a moment to end, in which others train
         if board.finished:  # its model is saved: how its process went does not matter any more
             for other in self.running():  # one that starts again would wait for it
                 if other.starts > 1 and not other.joined:
                     other.send_lost(board.name, f"{board.name} has finished")
         elif board.name in self.lost:
             return
-        elif board.at_fault and (self.failed or not self.trained) and not self.has_checkpoint(board.name):
+        elif board.at_fault and (self.failed or first or not self.trained) and not self.has_checkpoint(board.name):
             self._fail(board)
         elif not self._restart(board):
             self._declare_lost(board, board.exit_reason())

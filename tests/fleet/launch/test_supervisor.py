@@ -13,8 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from edgegossip.fleet.launch.supervisor import BoardProcess, Message, Supervisor, _read, stop_all
-from edgegossip.telemetry.records import EventRecord, to_line
+from edgegossip.fleet.launch.supervisor import (
+    BoardExited,
+    BoardProcess,
+    BoardRecord,
+    Message,
+    Supervisor,
+    _read,
+    stop_all,
+)
+from edgegossip.telemetry.records import EventRecord, MetricsRecord, to_line
 from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.types import StartError
 
@@ -216,6 +224,24 @@ def test_boards_that_fail_before_their_first_round_end_the_run_with_each_cause_o
         supervise(tmp_path, 60.0, restarts=9, settle_s=8.0, **boards, crashing=KILLED.replace("9", "11"), waits=waits)
     told = str(ended.value)
     assert "board-0 and board-1: no file data/board-0; crashing: its process was killed by SIGSEGV" in told
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_board_that_says_what_is_wrong_first_fails_the_run_though_others_train_while_it_ends(
+    first: bool, tmp_path: Path
+) -> None:
+    messages: queue.Queue[Message] = queue.Queue()
+    boards = [start(name, STOPPED, messages, tmp_path) for name in ("fails", "trains")]
+    made = Supervisor(boards, messages, Kept())
+    error = BoardRecord("fails", EventRecord("fails", 0.0, "error", "no file"))
+    said = [error, BoardRecord("trains", MetricsRecord("trains", 0, 0.0, {}))]
+    try:
+        for message in (*(said if first else reversed(said)), BoardExited("fails", 2)):
+            messages.put(message)
+            made.next(1.0)
+    finally:
+        stop_all(boards)
+    assert made.failed == ({"fails": "no file"} if first else {}) and made.lost == {"fails": "no file"}
 
 
 def test_a_board_that_says_nothing_and_fails_at_the_start_is_in_the_records(tmp_path: Path) -> None:
