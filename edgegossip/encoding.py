@@ -37,7 +37,7 @@ class _Form:
         torch = None if self.device is None else sys.modules["torch"]
         limits = np.finfo(self.dtype) if torch is None else torch.finfo(self.dtype)
         most = np.float32(min(float(limits.max), float(np.finfo(np.float32).max)))
-        held = np.clip(values.reshape(self.shape), -most, most)
+        held = np.clip(values.reshape(self.shape), -most, most, out=np.empty(self.shape, np.float32))
         if torch is None:
             return held.astype(self.dtype, copy=False)
         return torch.from_numpy(held).to(device=self.device, dtype=self.dtype)

@@ -73,6 +73,8 @@ def test_tensors_come_back_as_they_were(dtype: torch.dtype) -> None:
 def test_arrays_of_any_shape_and_type_come_back_exactly(x: Any) -> None:
     y = edgegossip.decode(edgegossip.encode(x, "fp32"))
     assert y.dtype == x.dtype and y.shape == x.shape and np.array_equal(y, x)
+    tensor = edgegossip.decode(edgegossip.encode(torch.from_numpy(x), "fp32"))
+    assert torch.equal(tensor, torch.from_numpy(x))
 
 
 def test_a_matrix_comes_back_in_its_shape() -> None:

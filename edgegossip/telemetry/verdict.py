@@ -124,10 +124,12 @@ class _Rules:
 
     def untrained(self) -> Iterable[Finding]:
         told = {name: node.untrained for name, node in self._boards.items() if node.untrained is not None}
-        always = {name: one for name, one in told.items() if one.most == one.rounds}
+        # In the first round of an average of what is trained both are the same.
+        beside = {name for name, one in told.items() if one.elsewhere >= max(1, one.rounds - 1)}
+        always = {name: one for name, one in told.items() if one.most == one.rounds or name in beside}
         cure = "unless they were not to train: give join what is trained, after all that copies a model"
         if always:
-            elsewhere = [name for name, one in always.items() if one.elsewhere == one.rounds]
+            elsewhere = [name for name in always if name in beside]
             script, names = self._plan.script or "the script", named(elsewhere or always)
             if elsewhere:
                 text = f"what {script} trained at {names} is not the model that join was given"
@@ -140,7 +142,7 @@ class _Rules:
         often = [
             f"{one.most} of {one.rounds} rounds at {name}"
             for name, one in sorted(told.items())
-            if 2 <= one.most < one.rounds <= 4 * one.most
+            if 2 <= one.most < one.rounds <= 4 * one.most and name not in always
         ]
         if often:
             more = f", and at {len(often) - MOST_NAMED} more" if len(often) > MOST_NAMED else ""

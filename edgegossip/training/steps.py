@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ from torch.utils.hooks import RemovableHandle
 
 from edgegossip.training.vector import ModelVector
 from edgegossip.types import Round, UsageError, Vec
+
+K = TypeVar("K")
 
 MANY_OVERFLOWS = 25  # a GradScaler that begins at 65,536 is below 1 after 17
 _SAMPLES = 256  # values of a tensor, evenly spread, that show whether it was written to
@@ -72,6 +74,8 @@ class Steps:
         self._others: dict[Any, int] = {}  # of this round's optimisers of the model: parameters that it has not
         self._first_others: int | None = None  # in the first round
         self._since = ""  # at which older values this round began
+        self._of: list[str] = []  # of what; empty: of all
+        self._from_copy = False  # whether what an optimiser steps on began at what the exchange brought
         self._hook: RemovableHandle | None = None
 
     def watch(self, optimizers: Sequence[Any]) -> None:
@@ -103,7 +107,8 @@ class Steps:
         self._steps.clear()  # those of an evaluation, which may adapt a copy
         self._stale.clear()
         self._others.clear()
-        self._since, self._given = "", self.sampled(before)
+        self._since, self._of, self._from_copy = "", [], False
+        self._given = self.sampled(before)
 
     def taken(self) -> tuple[int, float | None]:
         """Return how many steps the main optimiser took since the last call, and their mean rate,
@@ -139,14 +144,23 @@ class Steps:
                 self._stale[name] = made
         own = set(map(_place, self._module.parameters()))
         if not own & places:
+            self._from_copy |= self._is_copy(_params(made))
             return
         self._others[made] = sum(p.grad is not None and _place(p) not in own for p in _params(made))
         if len(self._given):
-            self._since, self._given = self._older_values(), self._given[:0]
+            self._older_values()
+            self._given = self._given[:0]
 
-    def _older_values(self) -> str:
-        """Since when more of the values are what they were than are what the exchange brought: ""
-        where they are not. Values that the script made otherwise are neither."""
+    def _is_copy(self, params: Iterable[Tensor]) -> bool:
+        """Whether most of the model's values are what the exchange brought in these, too."""
+        theirs = {some.float().numpy().tobytes() for some in _samples(dict(enumerate(params))).values()}
+        ours = np.split(self._given, self._starts[1:])
+        same = np.array([some.tobytes() in theirs for some in ours])
+        return bool(2 * self._sizes[same].sum() > self._sizes.sum())
+
+    def _older_values(self) -> None:
+        """Note since when more of the values are what they were than are what the exchange brought,
+        and of which tensors. Values that the script made otherwise are neither."""
         values = _samples(self._vector.trained()).values()
         now, given = torch.cat([some.float() for some in values]).numpy(), self._given
         for older, since in ((self._first, "at the join"), (self._last, "before the exchange")):
@@ -154,8 +168,9 @@ class Steps:
                 other = self._differ(given, older)
                 back, kept = other & ~self._differ(now, older), other & ~self._differ(now, given)
                 if self._sizes[back].sum() > self._sizes[kept].sum():
-                    return since
-        return ""
+                    names = [tensor.name for tensor in self._vector.layout.tensors]
+                    self._since, self._of = since, [names[k] for k in np.flatnonzero(back)] if kept.any() else []
+                    return
 
     def _differ(self, a: Vec, b: Vec) -> NDArray[np.bool_]:
         """Of each tensor, whether some values of it differ."""
@@ -192,7 +207,7 @@ class Steps:
         if not changed:
             return None
         self._frozen = {}
-        what = changed[0] + (f" and {len(changed) - 1} more" if changed[1:] else "")
+        what = _several(changed)
         text = f"{what}, frozen at the join, changed by the end of round {round}; it does not travel, so boards' "
         text += "models differ in it: leave it as it is, let it travel, or name it in keep where each board has its own"
         return Remark("drifted", text, {"tensors": what})
@@ -222,15 +237,23 @@ class Steps:
         self._correction, steps = None, self._steps
         moving, moved = [made for made in steps if steps[made]], bool(np.any(change))
         elsewhere = bool(moving) and not any(self.has(_params(made)) for made in moving)
+        elsewhere &= not (moved and self._from_copy)
         self._rounds += 1
-        for kind, so in (("unchanged", not moved), ("elsewhere", elsewhere), ("undone", bool(self._since))):
+        for kind, so in (
+            ("unchanged", not moved),
+            ("elsewhere", elsewhere),
+            ("undone", bool(self._since) and not self._of),
+        ):
             self._counts[kind] += so
         self._overflows = self._overflows + 1 if not moved and self._overflowed() else 0
         at_rest = bool(steps) and not moving  # at a learning rate of 0
         if self._since and not self._told:
             self._told = True
-            text = f"in round {round} training began at what the model was {self._since}, and not at what the exchange "
-            return Remark("unchanged", text + "brought, which is lost: does the script load weights in each round?")
+            what = _several(self._of) or "the model"
+            text = f"in round {round} training began at what {what} was {self._since}, and not at what the exchange brought, "
+            cure = "name it in keep of join where each board has its own" if self._of else ""
+            text += f"which is lost: {cure or 'does the script load weights in each round?'}"
+            return Remark("notice" if self._of else "unchanged", text)
         if self._told or at_rest or (moved and not elsewhere) or 0 < self._overflows < MANY_OVERFLOWS:
             return None
         self._told = True
@@ -281,18 +304,23 @@ def _place(tensor: Tensor) -> int:
         return id(tensor)
 
 
+def _several(names: Sequence[str]) -> str:
+    """The first name, and how many more there are."""
+    return "".join(names[:1]) + (f" and {len(names) - 1} more" if names[1:] else "")
+
+
 def _stride(size: int) -> int:
     """Every which value of so many shows them all."""
     return -(-size // _SAMPLES) or 1
 
 
-def _samples(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _samples(tensors: Mapping[K, Tensor]) -> dict[K, Tensor]:
     """Some values of each, on the CPU, in its own type: copied from a device all at once."""
-    kinds: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = {}
+    kinds: dict[tuple[torch.device, torch.dtype], dict[K, Tensor]] = {}
     for name, tensor in tensors.items():
         flat = tensor.detach().reshape(-1)
         kinds.setdefault((flat.device, flat.dtype), {})[name] = flat[:: _stride(flat.numel())]
-    found: dict[str, Tensor] = {}
+    found: dict[K, Tensor] = {}
     for some in kinds.values():
         copies = torch.split(torch.cat(list(some.values())).cpu(), [len(values) for values in some.values()])
         found |= zip(some, copies, strict=True)

@@ -733,6 +733,7 @@ def test_a_run_whose_training_went_into_other_models_failed() -> None:
     ((kind, ruin, text),) = told(recipe=script, events=[untrained(n, 40, 40) for n in BOARDS])
     assert (kind, ruin) == ("untrained", True)
     assert "what train.py trained at a, b, c and d is not the model that join was given" in text
+    assert told(recipe=script, events=[untrained(n, 0, 39) for n in BOARDS])[0][:2] == ("untrained", True)
     ((kind, ruin, text),) = told(recipe=script, events=[untrained("b", 0, 40)])
     assert (kind, ruin) == ("untrained", False) and "trained at b is not" in text
 
