@@ -136,6 +136,7 @@ class _Rules:
                 text += ": all steps were on other parameters"
             else:
                 text = f"training changed nothing of the model that join was given at {names}, in any round"
+                cure += "; where it is, look at its gradients (zero_grad comes before backward) and the learning rate"
             # Of one board's own folder it is not known whether others trained.
             everywhere = len(always) == len(self._boards) and (len(always) > 1 or bool(elsewhere))
             yield Finding("untrained", text, cure, everywhere)
@@ -147,7 +148,11 @@ class _Rules:
         if often:
             more = f", and at {len(often) - MOST_NAMED} more" if len(often) > MOST_NAMED else ""
             text = f"training did not reach the model in {', '.join(often[:MOST_NAMED])}{more}"
-            yield Finding("untrained", text, f"look where the data end, and whether the rate is 0; {cure}")
+            yield Finding(
+                "untrained",
+                text,
+                f"look where the data end, whether the rate is 0 or the script puts values back; {cure}",
+            )
 
     def undone(self) -> Iterable[Finding]:
         told = {name: one for name, node in self._boards.items() if (one := node.untrained) is not None and one.undone}
@@ -333,8 +338,14 @@ class _Rules:
             text = f"nothing of what {named(unheard)} trained reached the others"
             cure = f"look at the peer-down and late events, and whether it is slower{self._deadline()}"
             yield Finding("alone", text, cure)
+        # That all of a board's neighbours were lost is said, and why.
+        kept = {x for edges in self._plan.edges for a, b in edges for x, y in ((a, b), (b, a)) if y in self._boards}
         alone = [
-            name for name, n in self._boards.items() if n.alone > n.mixed and (n.rounds >= ENOUGH_ROUNDS or not n.mixed)
+            name
+            for name, n in self._boards.items()
+            if n.alone > n.mixed
+            and (n.rounds >= ENOUGH_ROUNDS or not n.mixed)
+            and (name in kept or not self._plan.edges)
         ]
         algorithm = self._plan.algorithm
         if alone and not (algorithm is not None and algorithm.asynchronous):

@@ -335,8 +335,15 @@ class Run:
             raise UsageError("run.exchange was called twice in a round: call it once in every round of run.rounds()")
         self._due = None if self._due is None else False
         try:
+            try:
+                number = float(loss)
+            except (TypeError, ValueError) as error:
+                kind = type(loss).__name__
+                raise UsageError(
+                    f"loss is no number, but a {kind}: give exchange the mean loss of the round"
+                ) from error
             # Nothing here holds the update while others mix it.
-            self._open.set_result(self._update(float(loss), examples, steps, lr, metrics or {}))
+            self._open.set_result(self._update(number, examples, steps, lr, metrics or {}))
         except UsageError as error:
             self._open.set_exception(error)
             raise

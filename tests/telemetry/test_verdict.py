@@ -861,3 +861,20 @@ def test_boards_whose_statistics_of_batch_norm_differ_are_told() -> None:
     ((kind, ruin, text),) = compared(0.8)
     assert (kind, ruin) == ("apart", False) and "statistics of batch norm differ: up to 0.8 deviations" in text
     assert compared(0.3) == []
+
+
+def test_a_board_whose_neighbours_were_all_lost_is_not_told_to_look_at_its_network() -> None:
+    pair = {"members": ["a", "b"], "rounds": [{"edges": [["a", "b"], ["b", "a"]]}]}
+    heard = [{"gossip/consensus_distance": 0.1, "gossip/heard": 1} if k < 5 else {"gossip/heard": 0} for k in range(40)]
+    metrics = [MetricsRecord("a", k, float(k), {"train/loss": falls(k), **heard[k]}) for k in range(40)]
+    for ends in ("lost", "finished"):
+        events = [
+            EventRecord("a", 99.0, "finished", "a"),
+            EventRecord("b", 3.0, ends, "b: its script raised TypeError"),
+        ]
+        plan = RunPlan.of(RECIPE, None, pair)
+        beside = [MetricsRecord("b", k, float(k), {"train/loss": falls(k), **heard[k]}) for k in range(40)]
+        verdict = summarise_records(HEAD, ("a", "b"), [*metrics, *beside[: 6 if ends == "lost" else 40]], events, plan)[
+            "verdict"
+        ]
+        assert {f["kind"] for f in verdict} == ({"lost"} if ends == "lost" else {"split"})

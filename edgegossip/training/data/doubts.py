@@ -206,7 +206,7 @@ def _about_test(train: Examples, test: Examples, about: Description, whole: bool
     found = []
     # A dealt share is small beside a test part, of which it may lie in all.
     least = len(test) if whole else min(len(train), len(test))
-    if least >= _ROWS and 2 * (count := _in_both(train, test, least)) > least:
+    if least >= _ROWS and 2 * (count := _in_both(train, test, least)) >= least:
         found.append(
             f"{count} of {len(test)} test examples are training examples too, so their score says little; test on others"
         )

@@ -474,9 +474,11 @@ def _classes(parts: Sequence[tuple[str, Part]], about: Description, section: Dat
             what = "tokens" if about.target == "tokens" else "labels"
             raise DataError(f"{source}: expected {what} from 0, found {low}")
         if wanted and high >= wanted:
+            declared, cure = f"data.classes = {wanted}", f"set data.classes = {high + 1} on every board"
+            if about.names:
+                declared, cure = f"{wanted} names", "number the labels from 0, in the order of the names"
             raise DataError(
-                f"{source}: found the label {high}, but with data.classes = {wanted} labels are 0 to "
-                f"{wanted - 1}: set data.classes = {high + 1} on every board"
+                f"{source}: found the label {high}, but with {declared} labels are 0 to {wanted - 1}: {cure}"
             )
         most = max(most, high)
     if not wanted and most >= MOST_CLASSES:
