@@ -303,6 +303,7 @@ def test_tables_of_pandas_are_arrays(custom):
     [
         ((X, Y.astype(float)), {}, DataError, "all of them whole numbers; classes or values"),
         ((X, np.eye(3)[Y]), {}, DataError, "all of them one-hot; classes or values"),
+        ((X, 1.0 - np.eye(3)[Y]), {}, DataError, 'whole numbers; labels or values. set data.target = "labels"'),
         ((X, Y + 0.5), {"classes": 3}, DataError, "training part: target 0 is 0.5, which is no class"),
         ((X, np.ones((24, 3))), {"classes": 3}, DataError, r"targets are float64\[3\] and not one-hot, and 3 classes"),
         ((X, Y.astype(np.uint64) + 2**63), {}, DataError, "target 0 is 9223372036854775808, which is no class"),

@@ -88,11 +88,12 @@ def are_classes(source: str, train: Part, first: NDArray[Any], section: DataSect
                 'data.target = "labels" where any may apply, or leave data.classes and data.labels out'
             )
         return True
-    if one_hot or (width < 2 and len(every) > 1 and _few_whole(every)):
-        shown = "one-hot" if one_hot else "whole numbers"
+    if one_hot or (len(every) > 1 and _few_whole(every)):
+        shown, of_several = "one-hot" if one_hot else "whole numbers", width > 1 and not one_hot
+        what, target = ("labels", "labels") if of_several else ("classes", "class")
         raise DataError(
-            f"{source}: targets are {first.dtype}, and all of them {shown}; classes or values? set data.target = "
-            '"class" or "values"'
+            f"{source}: targets are {first.dtype}, and all of them {shown}; {what} or values? set data.target = "
+            f'"{target}" or "values"'
         )
     return False
 
