@@ -128,7 +128,8 @@ class Fleet:
     @property
     def round(self) -> Round:
         """Rounds done by the slowest board still at work; by the last one where all were lost."""
-        return min((b.rounds for b in self._active()), default=max((b.rounds for b in self.boards.values()), default=0))
+        rounds = [b.rounds for b in self._active()]
+        return min(rounds) if rounds else max((self.boards[name].rounds for name in self.members), default=0)
 
     @property
     def sent_bytes(self) -> float:
@@ -137,10 +138,10 @@ class Fleet:
 
     def mean(self, what: str) -> float | None:
         """Return the mean of "loss" or "score" over the boards at work that have one; where none
-        has, the coordinator's."""
+        has, the coordinator's. Its score counts before the boards', as in a summary."""
         others = [b for name, b in self.boards.items() if name not in self.members]
-        known = [[v for b in group if (v := getattr(b, what)) is not None] for group in (self._active(), others)]
-        values = known[0] or known[1]
+        groups = (others, self._active()) if what == "score" else (self._active(), others)
+        values = next(filter(None, ([v for b in g if (v := getattr(b, what)) is not None] for g in groups)), [])
         return sum(values) / len(values) if values else None
 
     def update(self, record: MetricsRecord) -> None:

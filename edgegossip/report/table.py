@@ -128,7 +128,7 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
             "coordinator: sent is models and frame heads; socket is what boards' connections carried, without its own"
         )
     if len(summary["boards"]) != 1:
-        notes.append(f"all: {_whose(summary)}, bytes are sums over all boards")
+        notes.append(f"all: {_whose(summary)}bytes are sums over all boards")
     if rows := beside(summary):
         note = "alone: each board by itself, with the same rounds, seed and data, and no exchange"
         tested = "; average of models: the mean of the boards' models, on each board's test data"
@@ -153,14 +153,16 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _whose(summary: Mapping[str, Any]) -> str:
-    """Whose evaluations stand in the last row."""
+    """Whose evaluations stand in the last row: none where all boards were lost."""
     scores = summary["score"] not in (None, "loss")
     what = "scores and test loss are" if scores else "the test loss is"
     if evaluated_by(summary) == "coordinator":
-        return f"{what} of the coordinator's model"
+        return f"{what} of the coordinator's model, "
+    if len(summary["failed_nodes"]) == summary["nodes"]:
+        return ""
     means = "means" if scores else "a mean"
     finished = any(row["state"] == "finished" for row in summary["boards"])
-    return f"{what} {means} over the boards that {'finished' if finished else 'are left'}"
+    return f"{what} {means} over the boards that {'finished' if finished else 'are left'}, "
 
 
 def _title(summary: Mapping[str, Any]) -> str:

@@ -4,7 +4,8 @@ A node's `t_s` counts from the start of its own process, and `started` tells the
 board that comes back by itself goes on where it was, and tells the time of day again. What the
 starter of a run says of its boards (OF_THE_RUN) is by its own clock, which begins about when the
 first board does, or is the coordinator's; a process that it started again goes on by that clock,
-and tells how far it is from the others'.
+and tells how far it is from the others'. When it resumes a run, all go on by that clock, which
+leaves out for how long the run stood still.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Clocks:
         # node -> from which t_s on, the time of day of t_s = 0; None: the clock of the run
         self._zeros: dict[NodeId, list[tuple[float, float | None]]] = {}
         self._loads_s: dict[NodeId, float] = {}  # node -> when its present process began to write
+        self._resumed = False  # all of them, by the clock of the run: times of day would count the stand-still
 
     def take(self, event: EventRecord) -> None:
         """Take in one event."""
@@ -38,12 +40,15 @@ class Clocks:
             self._loads_s.setdefault(event.node, event.t_s)
         elif event.name in ("restarted", "resumed"):
             self._settle(event.node, [*zeros, (event.t_s, None)])
+            if event.name == "resumed":  # of its coordinator nobody says so
+                self._resumed = True
+                self._settle(COORDINATOR, [*self._zeros.get(COORDINATOR, ()), (event.t_s, None)])
         elif isinstance(unix_s, float | int):
             zero, since_s = float(unix_s) - event.t_s, self._loads_s.pop(event.node, event.t_s)
             if not zeros:
                 self._settle(event.node, [(0.0, zero)])
             elif (last := zeros[-1][1]) is None:
-                if abs(zero - self.began_unix_s) < NEAR_S:
+                if not self._resumed and abs(zero - self.began_unix_s) < NEAR_S:
                     self._settle(event.node, [*zeros, (since_s, zero)])
             elif 0 < zero - last < BELIEVED_S:  # it was away so long
                 self._settle(event.node, [*zeros, (since_s, zero)])

@@ -277,7 +277,7 @@ class Summary:
             "interruptions": sorted(self._interruptions(nodes), key=lambda one: one["t_s"]),
             "resumes": [*self._resumes(nodes)],
             "ended_early": self._ended_early,
-            "verdict": self._verdict(),
+            "verdict": self._verdict(nodes),
         }
 
     def _interruptions(self, nodes: Mapping[NodeId, _Totals]) -> Iterable[dict[str, Any]]:
@@ -296,9 +296,9 @@ class Summary:
             rounds = [totals.done(bisect_right(totals.times_s, event.t_s)) for totals, event in of_each]
             yield {"t_s": min(map(self._clocks.at, events)), "rounds": min(rounds)}
 
-    def _verdict(self) -> list[dict[str, Any]]:
+    def _verdict(self, nodes: Mapping[NodeId, _Totals]) -> list[dict[str, Any]]:
         """Of a run that is over: while boards are at work it may still come right."""
-        boards = {name: t for name, t in self._nodes.items() if name != COORDINATOR}
+        boards = {name: t for name, t in nodes.items() if name != COORDINATOR}
         states = {name: t.state for name, t in boards.items()}
         finished = [name for name, state in states.items() if state == "finished"]
         over = finished and "unfinished" not in states.values()

@@ -68,7 +68,7 @@ FAR = 0.3  # from the average, in lengths of it: boards with even data are at 0.
 ABSURD = 10.0  # times the training loss, and 10 nats: no guess is so bad
 BEYOND = 1.0  # there the boards' models have less in common than they have not
 STOOD_STILL_S = 10.0  # in a run: a moment of it is nothing
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"\d+|\b(nan|inf)\b")
 _BY_HEART = (
     "where boards hold different classes, let them exchange after fewer steps; else the test data differ, or the model "
     "knows its examples by heart"
@@ -111,7 +111,8 @@ def lost(why: Mapping[NodeId, str], boards: int) -> list[Finding]:
     if not why:
         return []
     text = f"{len(why)} of {boards} boards {'was' if len(why) == 1 else 'were'} lost: {causes(why)}"
-    cure = "what came of the run is of the others; logs/ in the run folder has what each board said last"
+    others = "what came of the run is of the others; " if len(why) < boards else ""
+    cure = f"{others}logs/ in the run folder has what each board said last"
     return [Finding("lost", text, cure)]
 
 
@@ -506,13 +507,17 @@ def _mean(values: Iterable[float]) -> float | None:
 
 def causes(why: Mapping[NodeId, str]) -> str:
     """Say for what boards were lost, each cause once: two that differ in their numbers alone, such
-    as those in boards' names, are one.
+    as those in boards' names, are one, and the first board's stands for it.
 
     Example:
         >>> causes({"board-0": "no data/board-0", "board-1": "no data/board-1"})
-        'board-0 and board-1: no data/board-0'
+        'board-0 and board-1, such as at board-0: no data/board-0'
     """
     groups: dict[str, list[NodeId]] = {}
     for name, text in why.items():
         groups.setdefault(_NUMBER.sub("#", text), []).append(name)
-    return "; ".join(f"{named(names)}: {why[names[0]]}" for names in groups.values())
+    said = []
+    for first, *others in groups.values():
+        one = f", such as at {first}" if any(why[name] != why[first] for name in others) else ""
+        said.append(f"{named([first, *others])}{one}: {why[first]}")
+    return "; ".join(said)

@@ -215,8 +215,8 @@ def test_a_run_whose_boards_fail_before_their_first_round_ends_with_the_one_caus
     assert code == 6, (out, err)
     last = err.strip().splitlines()[-1]
     assert re.match(
-        r"edgegossip: 2 of 3 boards ended before their first round: board-1 and board-2: train\.py, line \d+: "
-        r"FileNotFoundError: .*'none-1'$",
+        r"edgegossip: 2 of 3 boards ended before their first round: board-1 and board-2, such as at board-1: "
+        r"train\.py, line \d+: FileNotFoundError: .*'none-1'$",
         last,
     ), err
     data = read_run(folder)

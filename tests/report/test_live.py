@@ -240,6 +240,19 @@ def test_the_display_goes_by_the_runs_own_score():
         assert said in line and ("accuracy" in line) == ("accuracy" in scores) and "f1" not in line
 
 
+def test_the_score_is_the_coordinators_once_it_tells_one_and_rounds_are_the_boards():
+    """It weighs by examples, and a summary goes by it. The training loss is the boards'."""
+    fleet = Fleet(["a", "b"], 5)
+    for name, score in (("a", 0.5), ("b", 1.0)):
+        fleet.update(_round(name, 0, **{"eval/accuracy": score}))
+    assert "accuracy 75.00 %" in progress_line(fleet)
+    fleet.update(MetricsRecord("coordinator", 1, 2.0, {"train/loss": 9.0, "eval/accuracy": 0.875}))
+    assert "accuracy 87.50 %" in progress_line(fleet) and "loss 0.5000" in progress_line(fleet)
+    for name in ("a", "b"):
+        fleet.event(_event(name, "lost", f"lost {name}: nan"))
+    assert "round 1/5" in progress_line(fleet)
+
+
 def test_a_run_that_goes_on_does_not_begin_at_round_0(tmp_path):
     """What was said before is not said again; whom neighbours had lost they can lose again."""
     folder = RunFolder.create(tmp_path, "r", "", {})

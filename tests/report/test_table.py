@@ -158,6 +158,14 @@ def test_the_table_says_that_a_run_was_resumed_and_names_no_board_for_it():
     assert "started again" not in text
 
 
+@pytest.mark.parametrize(("lost", "left"), [("a", True), ("ab", False)])
+def test_where_all_boards_were_lost_none_is_left_for_a_mean(lost: str, left: bool) -> None:
+    records = [MetricsRecord(name, 0, 1.0, {"eval/loss": 0.5}) for name in "ab"]
+    events = [EventRecord(node, 1.0, "lost", f"lost {node}: no file") for node in lost]
+    text = " ".join(run_table(summarise_records({"run": "r"}, ["a", "b"], records, events)).split())
+    assert ("boards that are left" in text) == left and "bytes are sums over all boards" in text
+
+
 @pytest.mark.parametrize(("lost", "ended"), [("abc", "3 boards were lost"), ("a", "3 boards not finished")])
 def test_a_list_of_runs_says_what_became_of_most_boards(lost: str, ended: str) -> None:
     """Boards that fail before their first round end those that do not."""

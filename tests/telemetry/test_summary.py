@@ -324,3 +324,16 @@ def test_a_process_that_was_started_again_is_on_the_clock_of_all(set_by_s, away_
     clocks.take(EventRecord("b", 5.5, "loading", "b loads its model"))
     clocks.take(_started("b", 6.0, 1006.25 + set_by_s))
     assert [clocks.of("b", t_s) for t_s in (4.0, 5.5, 7.0)] == [4.5, 5.5 + away_s, 7.0 + away_s]
+
+
+@pytest.mark.parametrize("still_s", [5.0, 3600.0])
+def test_for_how_long_a_run_stood_still_before_it_was_resumed_is_in_no_time(still_s):
+    """The coordinator writes on as its boards do, though it has no such event of its own."""
+    nodes = ("coordinator", "a")
+    events = [_started(node, 1.0, 1001.0) for node in nodes]
+    events.append(EventRecord("a", 5.0, "resumed", "a goes on: the run is resumed"))
+    events += [EventRecord(node, 5.5, "listening", f"{node} listens") for node in nodes]
+    events += [_started(node, 6.0, 1006.0 + still_s) for node in nodes]
+    rounds = [_round(node, k, t_s) for node in nodes for k, t_s in enumerate((4.0, 8.0))]
+    document = summarise_records(HEAD, ["a"], rounds, [*events, _end("a", t_s=9.0)])
+    assert document["seconds"] == 9.0 and document["resumes"] == [{"t_s": 5.0, "rounds": 1}]

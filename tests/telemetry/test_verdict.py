@@ -215,7 +215,18 @@ def test_who_was_lost_is_said_at_once_with_each_cause_once() -> None:
     for ends in ([], [EventRecord("d", 9.0, "finished", "d")], [EventRecord("d", 9.0, "lost", "lost d: killed")]):
         (finding,) = summarise_records(HEAD, BOARDS, [], [*events, *ends])["verdict"]
         assert (finding["kind"], finding["ruin"]) == ("lost", False)
-        assert "of 4 boards were lost: a and b: no file data/a-0; c: killed by SIGKILL" in finding["text"]
+        assert "of 4 boards were lost: a and b, such as at a: no file data/a-0; c: killed by SIGKILL" in finding["text"]
+        assert ("of the others" in finding["cure"]) == all(e.name == "finished" for e in ends)
+
+
+def test_a_number_that_boards_do_not_share_is_said_of_one_of_them() -> None:
+    """In the order of their names, whoever was lost first."""
+    why = {"b": "the loss became inf in round 2", "a": "the loss became nan in round 0"}
+    events = [EventRecord(node, 1.0, "lost", f"lost {node}: {text}") for node, text in why.items()]
+    (finding,) = summarise_records(HEAD, (), [], events)["verdict"]
+    assert finding["text"].endswith("lost: a and b, such as at a: the loss became nan in round 0")
+    (finding,) = summarise_records(HEAD, (), [], [events[0], EventRecord("c", 1.0, "lost", why["b"])])["verdict"]
+    assert finding["text"].endswith("lost: b and c: the loss became inf in round 2")
 
 
 @pytest.mark.parametrize(

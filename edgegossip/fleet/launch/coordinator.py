@@ -204,8 +204,7 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
         stack.callback(first.abandon)  # of a run that fails: a notebook goes on
         del first  # its vector is as large as the model, and of no use after the first round
         superlink.await_ready()
-        if not run.resumed:
-            run.sink.begin()  # before anything is said, or this clock would go back; boards are next
+        run.sink.begin(run.age_s)  # before anything is said, or this clock would go back; boards are next
         lost = _train(run, coordinator, checkpointer, fork_server)
         hand_over(over, coordinator.model)
         return lost

@@ -58,6 +58,7 @@ class LocalRun:
     folder: RunFolder
     sink: RecordSink
     resumed: bool = False  # an earlier process began it
+    age_s: float = 0.0  # where its clock goes on once a board runs; what is loaded before does not count
     identities: Mapping[NodeId, Path] = field(default_factory=dict)  # folders; none: without TLS
     machines: Machines | None = None  # gossip only
     averages: bool = False  # gossip only: at the end each board tests the average of all models on its own data
@@ -69,19 +70,18 @@ def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
     run.folder.write_topology(make_topology(run.recipe, run.members).to_json(run.members))
     messages: queue.Queue[Message] = queue.Queue()
     boards: list[BoardProcess] = []
-    age_s = run.sink.elapsed_s() if run.resumed else 0.0
     given = None if run.machines is None else run.machines.fork_server
     fork_server = given or start_fork_server(run)
     try:
         for k, name in enumerate(run.members):
             port = run.recipe.network.port
-            more = ("--restarted", f"{age_s:.3f}") if run.resumed else ()
+            more = ("--restarted", f"{run.age_s:.3f}") if run.resumed else ()
             host = run.machines.hosts[name] if run.machines else run.recipe.network.host
             listen = f"{host}:{port + k if port else 0}"
             boards.append(spawn_board(run, fork_server, name, messages, "--listen", listen, *more))
             if k == 0:  # it runs: whoever it comes from has loaded
-                run.sink.begin(age_s)
-                began_s = time.monotonic() - age_s
+                run.sink.begin(run.age_s)
+                began_s = time.monotonic() - run.age_s
         if not run.recipe.network.restarts and given is None:
             fork_server.close()  # it has nothing more to do
         kept = partial(has_checkpoints, run.folder.path)

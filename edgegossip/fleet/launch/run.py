@@ -245,7 +245,8 @@ def _train(
     with identities(recipe, members) as folders:
         sink = outputs.open(folder, recipe, members, quiet=quiet, start_s=folder.start_s if resumed else None)
         try:
-            run = LocalRun(recipe, members, run_id, folder, sink, resumed, folders, averages=averages)
+            age_s = sink.elapsed_s() if resumed else 0.0
+            run = LocalRun(recipe, members, run_id, folder, sink, resumed, age_s, folders, averages=averages)
             if recipe.run.mode == "gossip":
                 run_gossip(run)
             else:

@@ -223,7 +223,10 @@ def test_boards_that_fail_before_their_first_round_end_the_run_with_each_cause_o
     with pytest.raises(StartError, match="^3 of 4 boards ended before their first round: ") as ended:
         supervise(tmp_path, 60.0, restarts=9, settle_s=8.0, **boards, crashing=KILLED.replace("9", "11"), waits=waits)
     told = str(ended.value)
-    assert "board-0 and board-1: no file data/board-0; crashing: its process was killed by SIGSEGV" in told
+    assert (
+        "board-0 and board-1, such as at board-0: no file data/board-0; crashing: its process was killed by SIGSEGV"
+        in told
+    )
 
 
 @pytest.mark.parametrize("first", [True, False])
