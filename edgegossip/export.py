@@ -206,6 +206,7 @@ class Exported:
     size_bytes: int
     fp32_bytes: int  # the values that travel, at four bytes each
     away: Mapping[NodeId, float] = field(default_factory=dict)  # of boards' own models from an average, relative
+    without: tuple[NodeId, ...] = ()  # boards that did not finish, of which an average has nothing
     left_out: tuple[str, ...] = ()  # names of tensors that an average has not
     precision: str = "fp32"  # or int8: QDQ, in a .onnx
     calibrated: int = 0  # examples that set the scales
@@ -232,6 +233,7 @@ def write(model: FoundModel, recipe: Recipe, out: Path, *, examples: int = 256) 
         size_bytes=0,
         fp32_bytes=4 * values,
         away=model.away,
+        without=model.without,
         left_out=model.left_out,
     )
     if out.suffix not in PROGRAMS:

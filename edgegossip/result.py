@@ -97,8 +97,9 @@ class Result:
         """Return a model's values by name, for `model.load_state_dict`.
 
         Args:
-            board: a name; "averaged", the default of gossip runs; or "coordinator", that of server
-                runs. A board's own model has what stays on it as well, such as a personal head.
+            board: a name; "averaged", the default of gossip runs, over the boards that finished
+                (all where none has); or "coordinator", that of server runs. A board's own model has
+                what stays on it as well, such as a personal head.
             round: as it was after so many rounds, where a checkpoint of that is kept; by default
                 the newest.
 
@@ -122,7 +123,7 @@ class Result:
         return self._models.best_round
 
     def distances(self) -> Mapping[str, float]:
-        """Return how far each board's own model is from the average over the boards, relative to
+        """Return how far each board's own model is from the average of `state_dict`, relative to
         its norm; 0 where they agree."""
         return self._found("averaged", None).away
 

@@ -161,8 +161,12 @@ def _say(done: Exported, as_json: bool) -> None:
 
 def _sentences(done: Exported) -> list[str]:
     from edgegossip.report.units import bytes_text
+    from edgegossip.telemetry.cures import named
 
-    whose = f"the average over {len(done.away)} boards" if done.away else f"the model of {done.board}"
+    whose = f"the model of {done.board}"
+    if done.away:
+        lost = f", without {named(done.without)}, which did not finish," if done.without else ""
+        whose = f"the average over {len(done.away)} board{'s' * (len(done.away) != 1)}{lost}"
     size, fp32 = bytes_text(done.size_bytes), bytes_text(done.fp32_bytes)
     lines = [f"{done.file}: {whose} after {done.round} rounds, {size}; what travelled of it is {fp32} in fp32"]
     if done.away:

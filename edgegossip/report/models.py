@@ -1,5 +1,5 @@
 """The models that a run has left: in the files of boards that finished, in checkpoints of those
-that did not, and averaged over the boards.
+that did not, and averaged over the boards that finished, or over all where none has.
 
 What travels is averaged. Of what stays on the boards the average has what is the same everywhere (a
 frozen base) and counters, which are whole numbers; what is a board's own, such as a personal head,
@@ -52,6 +52,7 @@ class FoundModel:
     away: Mapping[NodeId, float] = field(default_factory=dict)  # how far boards' own models are from it, in lengths
     # How far their statistics of batch norm are from its, in deviations of what these are of.
     statistics: Mapping[NodeId, float] = field(default_factory=dict)
+    without: tuple[NodeId, ...] = ()  # boards that have a model and did not finish: an average of the others
     source: Path | None = None  # the one file that it is from
 
     def adapter(self, out: Path) -> FoundModel:
@@ -95,6 +96,12 @@ class RunModels:
         names |= {folder.name for folder in self._kept_folders() if self._rounds_in(folder)}
         return tuple(sorted(names - {COORDINATOR} - ({_COORDINATORS_FILE} if self._server else set())))
 
+    @cached_property
+    def averaged(self) -> tuple[NodeId, ...]:
+        """The boards that an average is over: those that finished; where none has, all of them."""
+        finished = {self._name(file) for file in self._files()}
+        return tuple(name for name in self.boards if name in finished) or self.boards
+
     @property
     def choices(self) -> tuple[str, ...]:
         """What `model` may be asked for; the first is what it takes by default."""
@@ -118,13 +125,14 @@ class RunModels:
 
     @cached_property
     def best_round(self) -> Round:
-        """How many rounds the best model has had: of those that every board here has kept, the one
-        whose evaluations were the best in the mean. Raises ConfigError where there is none."""
-        files = [file for file in self._best if self._server or file.board in self.boards]
+        """How many rounds the best model has had: of those that every board of an average has
+        kept, the one whose evaluations were the best in the mean. Raises ConfigError where there is
+        none."""
+        files = [file for file in self._best if self._server or file.board in self.averaged]
         merits: dict[Round, dict[NodeId, float]] = {}
         for file in files:
             merits.setdefault(file.round, {})[file.board] = file.merit
-        boards = {COORDINATOR} if self._server else set(self.boards)
+        boards = {COORDINATOR} if self._server else set(self.averaged)
         means = {n: sum(by.values()) / len(by) for n, by in merits.items() if by.keys() == boards}
         if not means:
             kept = (
@@ -155,7 +163,8 @@ class RunModels:
             source = self._source(board, round)
             arrays = dict(source.all())
             return FoundModel(board, {board: source.round}, arrays, source.travels, source=source.path)
-        return self.average(self.boards, round)
+        without = tuple(name for name in self.boards if name not in self.averaged)
+        return replace(self.average(self.averaged, round), without=without)
 
     # -- averages ----------------------------------------------------------------------------------
 

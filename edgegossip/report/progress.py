@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edgegossip.agreement import unlike
 from edgegossip.report.units import UNKNOWN, brief_text, bytes_text, number_text, seconds_text
 from edgegossip.telemetry.clocks import AFTERWARDS, OF_THE_RUN, Clocks
+from edgegossip.telemetry.evidence import held_sizes
 from edgegossip.telemetry.records import (
     EVALUATED,
     PARTS,
@@ -23,7 +25,7 @@ from edgegossip.telemetry.records import (
     score_text,
     scores_in,
 )
-from edgegossip.telemetry.run_folder import Follower, RunData, is_written, read_run
+from edgegossip.telemetry.run_folder import HOLDS, Follower, RunData, is_written, read_run
 from edgegossip.telemetry.summary import COORDINATOR, head_of, members_of
 from edgegossip.types import DataError, NodeId, Round
 from edgegossip.untrusted import printable
@@ -111,6 +113,7 @@ class Fleet:
         self._run_s = 0.0  # of what was said of it
         self._scores: list[str] = []
         self._known_down: set[str] = set()
+        self._sizes: dict[NodeId, Mapping[str, float]] = {}  # of inputs, until they have been compared
         # By the event's name, or its text: when it was said, and how many were not since.
         self._routine: dict[str, tuple[float, int]] = {}
 
@@ -194,8 +197,10 @@ class Fleet:
         elif record.name == "waiting":
             board.doing, board.waits, board.waits_since_s = record.text, True, record.t_s
         self._goes_on(record)
+        if record.name == HOLDS:
+            self._sizes[record.node] = held_sizes(record)
         if record.name in _QUIET or self._told(record):
-            return None
+            return self._other_units() if record.name == "started" else None
         own = record.text.startswith(record.node) or record.name == "lost"
         text = record.text if own else f"{record.node}: {record.text}"
         if record.name in _ROUTINE:
@@ -203,6 +208,13 @@ class Fleet:
         if record.name in _ALIKE:
             return self._seldom(record, text, text)
         return Notice(text, record.name in ALARMS)
+
+    def _other_units(self) -> Notice | None:
+        """Whose inputs are of another size than the others', once all boards at work have told."""
+        if not self._sizes.keys() >= {board.name for board in self._active()}:
+            return None
+        apart, self._sizes = unlike(self._sizes), {}
+        return Notice(apart, True) if apart else None
 
     def _goes_on(self, record: EventRecord) -> None:
         """A coordinator that goes on with a run tells the round that comes next: its boards have
@@ -223,8 +235,8 @@ class Fleet:
 
     def _told(self, record: EventRecord) -> bool:
         """Several neighbours notice that a board is gone, and so do the members; one sentence is
-        enough. One that finished is not missed. In how many rounds a model was unchanged is for the
-        verdict."""
+        enough. One that has done all rounds is not missed. In how many rounds a model was unchanged
+        is for the verdict."""
         if record.name == "unchanged" and "rounds" in record.fields:
             return True
         if record.name == "lost":
@@ -240,8 +252,9 @@ class Fleet:
         gone = record.name in _GONE
         told = (peer in self._known_down) == gone
         (self._known_down.add if gone else self._known_down.discard)(peer)
-        finished = peer in self.boards and self.boards[peer].state == "finished"
-        return finished or (told and record.name != "member-here")  # who comes says where it is
+        board = self.boards.get(peer)
+        done = board is not None and (board.state == "finished" or board.rounds >= self.rounds > 0)
+        return done or (told and record.name != "member-here")  # who comes says where it is
 
     def _board(self, name: NodeId) -> Board:
         return self.boards.setdefault(name, Board(name))

@@ -296,7 +296,7 @@ class Evidence:
                 refusal = Refusal(*(str(event.fields.get(key, "")) for key in ("who", "address", "why")))
                 self.refused.setdefault((peer or refusal.who or refusal.address, refusal.why), refusal)
             case "holds":
-                self.sizes[event.node] = _sizes(event)
+                self.sizes[event.node] = held_sizes(event)
             case "doubt":
                 self.doubts.setdefault(str(event.fields.get("why", event.text)), set()).add(event.node)
             case "records-lost":
@@ -394,8 +394,8 @@ def noise(guess: float, tested: float) -> float:
     return 2.0 * math.sqrt(guess * (1.0 - guess) / tested) + 0.01
 
 
-def _sizes(event: EventRecord) -> dict[str, float]:
-    """The sizes in a record of what a board holds; empty where it says none."""
+def held_sizes(event: EventRecord) -> dict[str, float]:
+    """Return the sizes in a record of what a board holds; empty where it says none."""
     try:
         said = json.loads(str(event.fields.get("sizes", "")))
     except (ValueError, RecursionError):

@@ -372,10 +372,12 @@ class _Rules:
             name, count = self._known.score or "loss", f"{len(said)} of {len(self._boards)} boards"
             text = f"{count} {were} better off alone: {name} {figures}{more}"
             keep = "join(keep=...)" if self._plan.script else "model.keep"
-            cure = (
-                f"look at the data there; let boards keep layers of their own ({keep}), or exchange after fewer steps"
-            )
-            yield Finding("worse", text, self._cures.for_mixing() if len(said) == len(self._boards) else cure)
+            apart = self._cures.unlike()
+            look = apart or "it may be another board's data that harm these: look at the data of all"
+            cure = f"{look}; let boards keep layers of their own ({keep}), or exchange after fewer steps"
+            if len(said) == len(self._boards):
+                cure = "; then ".join(filter(None, [apart, self._cures.for_mixing()]))
+            yield Finding("worse", text, cure)
 
     def stalled(self) -> Iterable[Finding]:
         ends = self._known.curve.ends()

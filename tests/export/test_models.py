@@ -176,6 +176,12 @@ def test_rounds_that_are_kept_as_checkpoints_of_a_run_that_was_stopped(tmp_path:
     assert said["round"] == "2"
     with pytest.raises(ConfigError, match="round 7 of board-1 is not kept; rounds that are: 1, 2, 3"):
         model(run, "--board", "board-1", "--round", 7, "-o", tmp_path / "no.npz")
+    # one finishes and the other is lost: the average is of the one, the other can be asked for
+    put(run, "board-0.npz", 2, {"a": last["a"] + 1, "b": last["b"] + 1})
+    done = CliRunner().invoke(cli, ["model", str(run), "-o", str(tmp_path / "m.npz")])
+    assert "the average over 1 board, without board-1, which did not finish, after 9 rounds" in done.output
+    np.testing.assert_array_equal(ModelFile(tmp_path / "m.npz")["a"], last["a"] + 1)
+    assert model(run, "--board", "board-1", "-o", tmp_path / "m.npz")["round"] == "3"
 
 
 LAYOUT = Layout.of([TensorSpec("w", (2,)), TensorSpec("b", ())])

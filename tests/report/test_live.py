@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 import types
 
@@ -117,6 +118,27 @@ def test_a_board_that_has_finished_is_not_missed(plain):
     for node in "ac":
         live.event(_event(node, "peer-left", "d left", peer="d"))
     assert stream.getvalue() == "1.00 s  a: d left\n"
+
+
+@pytest.mark.parametrize(("rounds", "said"), [(10, []), (9, ["1.00 s  b: a left"])])
+def test_a_board_that_has_done_all_rounds_is_not_missed(plain, rounds, said):
+    """Its neighbours see it go before it has said that it finished."""
+    live, stream, _ = plain
+    live.update(_round("a", rounds - 1))
+    before = len(stream.getvalue())
+    live.event(_event("b", "peer-left", "a left", peer="a"))
+    assert stream.getvalue()[before:].splitlines() == said
+
+
+@pytest.mark.parametrize("size", [1000.0, 3.0])
+def test_inputs_in_other_units_are_said_once_when_all_boards_have_told(plain, size):
+    live, stream, _ = plain
+    for node, p in (("a", 1.0), ("b", size), ("b", size)):  # the last one starts again
+        live.event(_event(node, "holds", f"{node} holds 9 examples", sizes=json.dumps({"column p": p})))
+        live.event(_event(node, "started", f"{node} trains 9 values"))
+    said = [line for line in stream.getvalue().splitlines() if "holds 9" not in line]
+    alarm = "1.00 s  !! column p is about 1000 times as large on b as on others: give all boards the same units"
+    assert said == [f"{alarm}, or set data.normalise = board"] * (size > 20)
 
 
 def test_who_waits_is_shown_and_forgotten_with_the_next_round(plain):

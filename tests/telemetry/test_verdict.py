@@ -91,6 +91,7 @@ def test_a_board_that_was_better_off_alone_is_named_with_both_scores() -> None:
     ((kind, ruin, text),) = told(accuracy=reached, events=by_itself(a=0.98, b=0.94, c=0.995, d=0.98))
     assert (kind, ruin) == ("worse", False)
     assert "1 of 4 boards" in text and "accuracy 88.00 % at d, 98.00 % by itself" in text and "model.keep" in text
+    assert "it may be another board's data that harm these" in text
     assert told(accuracy=reached, events=by_itself(a=0.98, b=0.94, c=0.995, d=0.89)) == []  # a test set of 400
 
 
@@ -415,6 +416,9 @@ def test_inputs_of_one_board_in_other_units_come_first() -> None:
     far = [EventRecord(n, 97.0, "compared", n, {"distance": 3.0, "length": 1.0}) for n in BOARDS]
     ((kind, _, text),) = told(events=[*holds(a=1.0, b=2.0, c=1000.0, d=1.0), *far])
     assert kind == "apart" and "column p is about 1000 times" in text and "topology" not in text
+    for alone in ({"d": 0.99}, dict.fromkeys(BOARDS, 0.99)):  # and not who suffers from it
+        ((kind, _, text),) = told(accuracy=0.8, events=[*holds(a=1.0, b=2.0, c=1000.0, d=1.0), *by_itself(**alone)])
+        assert kind == "worse" and "by itself: look at the data first: column p is about 1000 times" in text
     odd = [EventRecord("a", 0.1, "holds", "a", {"sizes": text}) for text in ("[1]", "{", '{"p": [1], "q": "x"}', "1")]
     for said in (holds(a=1.0, b=9.0, c=0.0, d=3.0), holds(a=1e3), odd):
         assert "training.lr" in told(lambda k: 2.3, accuracy=0.11, test_loss=2.3, events=said)[0][2]
