@@ -62,6 +62,10 @@ _TOGETHER = 2.0  # so many times what the best single one saves, all boards have
 _SOME = 2**21  # values; of a larger model an alternative's size is taken from so many
 LOSS = 1.0  # of level rules that go by it
 ENVELOPE_BYTES = 64  # around a frame in gRPC and HTTP/2, and its share of acknowledgements; docs/mesh.md
+# What links carry beside messages, as counted in local runs of four boards (docs/profiling.md):
+BESIDE_MESSAGE_BYTES = 500  # a message between boards: headers, acknowledgements, checks of neighbours
+BESIDE_REPLY_BYTES = 7000  # a board and round through a coordinator, up and down: calls, polls, headers
+_BESIDE = 0.1  # of the messages' bytes: less is not said
 _AUX: dict[int, float] = {frame.Aux.LOSS: LOSS, frame.Aux.EXAMPLES: 1.0, frame.Aux.SESSION: 1.0, frame.Aux.EPOCH: 1.0}
 _TIMED = 2  # encodings; the first one also warms up
 _COLUMNS = (
@@ -324,6 +328,7 @@ def plan(recipe: Recipe, fleet: FleetProfile, count: int | None = None) -> dict[
         "round_bytes": round(messages * (up.message_bytes + (down.message_bytes if down else 0))),
         "round_s": seconds,
         "run_s": seconds * recipe.run.rounds,
+        "beside_bytes": round(messages * (BESIDE_REPLY_BYTES if case.server else BESIDE_MESSAGE_BYTES)),
         "run_bytes": round(messages * (up.message_bytes + (down.message_bytes if down else 0)) * recipe.run.rounds),
         "limit": asdict(limit_of(case, up, down, seconds)),
         "faster_codec": {**asdict(faster[0]), "settings": list(faster[0].settings(recipe))} if faster else None,
@@ -446,11 +451,23 @@ def facts(plan: Mapping[str, Any]) -> list[str]:
         *_down(plan),
         f"a round     {seconds_text(plan['round_s'])}{_beside(plan)}, {bytes_text(plan['round_bytes'])} over all links",
         f"the run     {seconds_text(plan['run_s'])}{_beside(plan)}, {bytes_text(plan['run_bytes'])}",
+        *_small(plan),
     ]
 
 
 def _beside(plan: Mapping[str, Any]) -> str:
     return f" and what {plan['script']} computes" if plan["script"] else ""
+
+
+def _small(plan: Mapping[str, Any]) -> list[str]:
+    beside = plan["beside_bytes"]
+    if beside < _BESIDE * plan["round_bytes"]:
+        return []
+    polls = "calls and polls" if plan["mode"] == "server" else "checks of neighbours"
+    return [
+        f"small messages: the links carry more than this: {polls}, acknowledgements, headers and TLS, "
+        f"about {bytes_text(beside)} a round, {bytes_text(plan['run_bytes'] / plan['round_bytes'] * beside)} in the run"
+    ]
 
 
 def advice(plan: Mapping[str, Any]) -> list[str]:

@@ -131,6 +131,19 @@ def test_a_coordinators_downlink_is_part_of_the_round():
     assert "server.downlink" in plan_text(document)
 
 
+@pytest.mark.parametrize(("mode", "said"), [("gossip", "neighbours"), ("server", "polls")])
+def test_what_links_carry_beside_messages_is_said_of_small_ones(mode, said):
+    small, large = (
+        plan(recipes.load(f"quickstart-{mode}", (f"model.params.hidden=[{width}]",)), fleet()) for width in (2, 256)
+    )
+    text = plan_text(small)
+    assert "small messages" in text and said in text and "small messages" not in plan_text(large)
+    # about 584 kB and 2.02 MB were counted in 60 rounds of runs with 125 values
+    small |= {"message_bytes": 672, "round_bytes": 8 * 672}
+    run_bytes = 60 * (small["round_bytes"] + small["beside_bytes"])
+    assert run_bytes == pytest.approx({"gossip": 584e3, "server": 2.02e6}[mode], rel=0.1)
+
+
 def test_a_gradient_is_the_same_for_the_same_seed_and_has_long_tails(gossip):
     layout = layout_of(gossip)
     x = in_layout(layout, 1)
