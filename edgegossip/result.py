@@ -71,7 +71,8 @@ class Result:
 
     @property
     def boards(self) -> tuple[str, ...]:
-        """Names of the boards whose model is here, or a checkpoint of it; sorted."""
+        """Names of the boards whose model is here, or a checkpoint of it; sorted. Of a run through
+        a coordinator all of its boards."""
         return self._models.boards
 
     def metrics(self) -> pandas.DataFrame:

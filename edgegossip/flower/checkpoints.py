@@ -144,4 +144,4 @@ class BoardCheckpointer(_Checkpointer):
     def save(self, board: Stateful) -> None:
         """Keep the board's state after a round."""
         if self._every and board.round % self._every == 0:
-            self._writer.offer(board.round, board.snapshot())
+            self._writer.offer(board.round, board.snapshot(), tensors=self._layout.plain())

@@ -91,8 +91,11 @@ class RunModels:
 
     @cached_property
     def boards(self) -> tuple[NodeId, ...]:
-        """Names of the boards that have a model or a checkpoint here, sorted."""
+        """Names of the boards that have a model or a checkpoint here, sorted; of a server run
+        all of its boards, whose model is the coordinator's."""
         names = {self._name(file) for file in self._files()}
+        if self._server:
+            names |= {str(name) for folder in self._folders for name in (folder.run or {}).get("members", ())}
         names |= {folder.name for folder in self._kept_folders() if self._rounds_in(folder)}
         return tuple(sorted(names - {COORDINATOR} - ({_COORDINATORS_FILE} if self._server else set())))
 
@@ -298,6 +301,9 @@ class RunModels:
         rounds, arrays = {board: coordinator.round}, dict(coordinator.all())
         if board != COORDINATOR:
             more = dict(own[board].all()) if board in own else self._kept_of(board)
+            some_stays = own or self.recipe.model.keep or self.recipe.model.share
+            if not (more or self._kept(board)) and (some_stays or any(map(self._kept_of, self.boards))):
+                raise ConfigError(f"what stays on {board} is not here, and its model is not whole without")
             return FoundModel(board, rounds, {**arrays, **more}, coordinator.travels, source=coordinator.path)
         shared = self._shared(list(own.values()))
         left_out = {name for source in own.values() for name in source.stays} - shared.keys()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from edgegossip import recipe as recipes
 from edgegossip.checkpoint.store import Store
 from edgegossip.cli.main import cli
 from edgegossip.engine.server_records import Progress
-from edgegossip.flower.checkpoints import CoordinatorCheckpointer
+from edgegossip.flower.checkpoints import BoardCheckpointer, CoordinatorCheckpointer
 from edgegossip.gossip.base import RoundDone
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.modelfile import ModelFile, write_model
@@ -200,6 +201,50 @@ def test_a_server_run_has_the_coordinators_model_and_what_boards_keep(tmp_path: 
     own = ModelFile(tmp_path / "own.npz")
     assert list(own) == ["w", "b", "tied", "head", "steps"] and own.travels == ("w", "b")
     np.testing.assert_array_equal(own["head"], [1.0, 1.0])
+    (run / "checkpoint" / "board-0.stays.npz").unlink()
+    with pytest.raises(ConfigError, match="what stays on board-0 is not here"):
+        model(run, "--board", "board-0", "-o", tmp_path / "no.npz")
+
+
+def test_where_nothing_stays_a_boards_model_is_the_coordinators(tmp_path: Path) -> None:
+    run = folder(tmp_path / "run", run={"mode": "server", "nodes": 2, "rounds": 9})
+    put(run, "model.npz", 1, {"w": np.ones(2, np.float32)})
+    said = model(run, "--board", "board-1", "-o", tmp_path / "own.npz")
+    own = ModelFile(tmp_path / "own.npz")
+    assert said["board"] == "board-1" and list(own) == ["w"] and own.travels == ("w",)
+    with pytest.raises(ConfigError, match="no board board-2: this run has coordinator, board-0, board-1"):
+        model(run, "--board", "board-2", "-o", tmp_path / "no.npz")
+
+
+@dataclass(frozen=True)
+class _Stopped:
+    """A board after three rounds that kept its head for itself."""
+
+    head: NDArray[Any] | None
+    round: int = 3
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"training": {} if self.head is None else {f"{KEPT}head": self.head}}
+
+    def restore(self, found: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("head", [None, np.ones(2, np.float32)], ids=["all travels", "a head stays"])
+def test_what_stays_on_a_board_of_a_script_that_was_stopped(head: NDArray[Any] | None, tmp_path: Path) -> None:
+    run = folder(tmp_path / "run", run={"mode": "server", "nodes": 2, "rounds": 9, "script": "train.py"})
+    put(run, "model.npz", 1, {"w": np.ones(2, np.float32)})
+    section = recipes.load(str(run / "recipe.toml")).checkpoint
+    kept = BoardCheckpointer("board-0", run / "checkpoint" / "board-0", LAYOUT, RUN_ID, BOARDS, section, ListSink())
+    kept.save(_Stopped(head))
+    kept.close(over=False)
+    models = RunModels([run])
+    assert list(models.model("board-0").arrays) == ["w"] + ["head"] * (head is not None)
+    if head is None:
+        assert list(models.model("board-1").arrays) == ["w"]
+    else:
+        with pytest.raises(ConfigError, match="what stays on board-1 is not here"):
+            models.model("board-1")
 
 
 def test_a_round_of_a_server_run_that_was_stopped(tmp_path: Path) -> None:
