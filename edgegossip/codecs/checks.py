@@ -44,8 +44,8 @@ def require_finite(x: Vec, layout: Layout) -> None:
 def nonfinite(layout: Layout, tensor: int) -> UsageError:
     """Return the error for a NaN or an infinity in the tensor of this index."""
     return UsageError(
-        f"tensor {layout.tensors[tensor].name} holds NaN, infinity or what float32 cannot hold, and cannot be sent; "
-        "where training made it, it has diverged (a lower learning rate is the usual remedy)"
+        f"tensor {layout.tensors[tensor].name} holds NaN or infinite values and cannot be sent; training has diverged (a "
+        "lower learning rate is the usual remedy), or the numbers are beyond float32"
     )
 
 
