@@ -14,7 +14,6 @@ from edgegossip.recipe import Recipe, TrainingSection
 from edgegossip.training import models
 from edgegossip.training.base import require_plain_steps
 from edgegossip.training.data import Board, Description, describe, is_custom, locate, open_data
-from edgegossip.training.data.doubts import doubts, sizes
 from edgegossip.training.names import import_function, is_custom_function, unknown
 from edgegossip.types import ConfigError, DataError
 
@@ -91,6 +90,8 @@ def data_doubts(recipe: Recipe, boards: Sequence[Board] = ()) -> list[str]:
     """Open the data as these boards will, and return what is doubtful in them, a sentence each.
     Raises as `open_data` does, and DataError for boards whose data are not of one kind, as they
     would when they meet; of a script nothing is known."""
+    from edgegossip.training.data.doubts import doubts, sizes  # a board that waits for others has no use for it
+
     found: dict[str, list[str]] = {}
     held: dict[str, Mapping[str, float]] = {}
     first: dict[str, tuple[str, object]] = {}  # what all must have alike -> who has it, and what

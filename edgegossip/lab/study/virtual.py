@@ -83,8 +83,9 @@ class _Node:
 
     @property
     def loss(self) -> float:
-        """Of its last local update, which is waited for."""
-        return math.nan if self.update is None else self.update.result().loss
+        """Of its last local update, which is waited for; of one that never began, as the run ended
+        before, nothing is known."""
+        return math.nan if self.update is None or self.update.cancelled() else self.update.result().loss
 
 
 class VirtualFleet:
