@@ -37,6 +37,7 @@ from edgegossip.types import HostError, Round
 from edgegossip.untrusted import request_target
 
 STATES = ("unfinished", "finished", "lost")
+SHARE = 0.02  # of one core for all who ask, however often: the rest is the training's
 MOST_SERIES = 20_000  # at a coordinator boards say what there is; some 60 are usual for each
 _UNITS = (("_s", "_seconds"), ("_c", "_celsius"), ("_j", "_joules"), ("_w", "_watts"), ("_hz", "_hertz"))
 _RATES = ("bits", "mbit")
@@ -233,7 +234,7 @@ class _Server(OpenServer):
     def __init__(self, totals: Totals, host: str, port: int) -> None:
         self.totals = totals
         try:
-            super().__init__(host, port, _Handler)
+            super().__init__(host, port, _Handler, SHARE)
         except HostError as error:
             raise HostError(f"--metrics: {error}; choose another port") from None
 

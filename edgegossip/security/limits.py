@@ -37,6 +37,22 @@ class TokenBuckets:
         return allowed
 
 
+class ProcessorShare:
+    """Says how long work has to rest so that it takes at most `share` of one core in the long run,
+    and `burst_s` processor seconds at once."""
+
+    def __init__(self, share: float, burst_s: float = 0.25) -> None:
+        self._share, self._burst_s = share, burst_s
+        self._left_s, self._then_s = burst_s, 0.0
+
+    def rest_s(self, spent_s: float, now_s: float) -> float:
+        """Count `spent_s` processor seconds more; return the seconds until more may be spent."""
+        earned_s = (now_s - self._then_s) * self._share
+        self._left_s = min(self._burst_s, self._left_s + earned_s) - spent_s
+        self._then_s = now_s
+        return max(0.0, -self._left_s / self._share)
+
+
 class Decision(Enum):
     """Says what a request limiter thinks of who asks."""
 

@@ -6,6 +6,8 @@ import http.client
 import math
 import shutil
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -132,6 +134,28 @@ def test_whatever_boards_call_themselves_and_their_metrics_can_be_read(records) 
     nodes = {s.labels["node"] for metric in plain for s in metric.samples if "node" in s.labels}
     assert nodes == {node for node, _, _ in records}
     assert values_of(plain) == values_of(list(parse_openmetrics(text(totals.samples(), openmetrics=True))))
+
+
+PIPELINE = """
+import socket, sys, threading, time
+def flood():
+    connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+    threading.Thread(target=lambda: [None for _ in iter(lambda: connection.recv(1 << 16), b"")], daemon=True).start()
+    while time.monotonic() < until:
+        connection.sendall(b"GET /metrics HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n" * 50)
+until = time.monotonic() + 1
+for _ in range(4):
+    threading.Thread(target=flood, daemon=True).start()
+time.sleep(1)
+"""
+
+
+def test_who_asks_without_an_end_takes_two_percent_of_a_core(exporter: Exporter) -> None:
+    began_s, before_s = time.monotonic(), time.process_time()
+    subprocess.run([sys.executable, "-c", PIPELINE, str(urlsplit(exporter.url).port)], check=True)
+    spent_s, allowed_s = time.process_time() - before_s, openmetrics.SHARE * (time.monotonic() - began_s)
+    assert spent_s < 0.25 + allowed_s + 0.1  # what it may spend at once, and the last answers of four
+    assert ask(exporter)[0] == 200
 
 
 def test_a_board_cannot_fill_the_memory_with_names(monkeypatch: pytest.MonkeyPatch) -> None:

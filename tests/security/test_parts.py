@@ -16,7 +16,14 @@ from edgegossip.mesh.base import MeshLimits
 from edgegossip.security import handshake
 from edgegossip.security.admission import Quarantine
 from edgegossip.security.front_end import server_name_of
-from edgegossip.security.limits import ConnectionLimiter, RateLimitedLog, SharedRateLimiter, TokenBuckets, network_of
+from edgegossip.security.limits import (
+    ConnectionLimiter,
+    ProcessorShare,
+    RateLimitedLog,
+    SharedRateLimiter,
+    TokenBuckets,
+    network_of,
+)
 from edgegossip.security.names import Subject, serial_name, subject_of, token_in
 from edgegossip.types import DecodeError, PeerError
 
@@ -34,6 +41,17 @@ def test_buckets_of_many_strangers_take_bounded_memory():
     for k in range(10_000):
         buckets.take(k, 0.0)
     assert len(buckets._state) <= 1024
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.floats(0, 30)), max_size=30), st.sampled_from([0.02, 1.0]))
+def test_work_rests_until_its_share_is_kept(work: list[tuple[float, float]], share: float) -> None:
+    limiter, now_s, total_s = ProcessorShare(share, burst_s=0.25), 0.0, 0.0
+    for spent_s, idle_s in work:
+        now_s += spent_s + idle_s
+        total_s += spent_s
+        now_s += limiter.rest_s(spent_s, now_s)
+        assert total_s <= 0.25 + share * now_s + 1e-6
+    assert limiter.rest_s(0.0, now_s) <= 1e-6
 
 
 def limiter() -> ConnectionLimiter:

@@ -30,7 +30,9 @@ class Outputs:
         "text", "What is said meanwhile: text for people, or a line of JSON each; json is --json as well."
     )
     metrics: str | None = option(
-        None, "Serve what is measured to Prometheus at http://HOST:PORT/metrics; off by default.", metavar="HOST:PORT"
+        None,
+        "Serve what is measured to Prometheus at http://HOST:PORT/metrics; a PORT alone is for this machine only.",
+        metavar="[HOST:]PORT",
     )
     track: Literal["mlflow", "wandb"] | None = option(
         None, "Send what is measured to MLflow or Weights & Biases, too; they say where by their own variables."
@@ -81,6 +83,7 @@ def _exporter(name: str, rounds: int, where: str, quiet: bool) -> RecordSink:
     from edgegossip.mesh import address
     from edgegossip.report.openmetrics import Exporter
 
+    where = f"127.0.0.1:{where}" if where.isdecimal() else where
     listen = address.parse(where, "--metrics", any_port=True)
     exporter = Exporter(name, rounds, listen.host, listen.port)
     if not quiet:

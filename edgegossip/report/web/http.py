@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
+from typing_extensions import override
+
 from edgegossip.security.https import MemberHandler, MemberServer
+from edgegossip.security.limits import ProcessorShare
 from edgegossip.untrusted import request_target
 
 REQUEST_S = 30.0  # a client has so long to say what it wants, and to take it
@@ -21,11 +26,34 @@ REQUEST_S = 30.0  # a client has so long to say what it wants, and to take it
 
 class OpenServer(MemberServer):
     """Listens at `host`:`port`, without TLS; port 0 takes a free one. Connections have the places
-    and the times of every server of ours. Raises HostError."""
+    and the times of every server of ours; all of them together take `share` of one core. Raises
+    HostError."""
 
-    def __init__(self, host: str, port: int, handler: Callable[..., Any]) -> None:
+    def __init__(self, host: str, port: int, handler: Callable[..., Any], share: float = 1.0) -> None:
         self.host = host
+        self._share, self._paying, self._paid = ProcessorShare(share), threading.Lock(), threading.local()
         super().__init__(host, port, handler, None, REQUEST_S)
+
+    def pay(self) -> None:
+        """Count what this thread has taken of the processor since it last did, and rest until all
+        threads together may go on."""
+        used_s = time.thread_time()
+        with self._paying:
+            rest_s = self._share.rest_s(used_s - getattr(self._paid, "s", 0.0), time.monotonic())
+        self._paid.s = used_s
+        time.sleep(rest_s)
+
+    @override
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not hasattr(self._paid, "s"):
+            self._paid.s = time.thread_time()  # what its thread did before is another's
+        super().process_request(request, client_address)
+        self.pay()  # who connects again and again waits in the kernel's queue
+
+    @override
+    def close_request(self, request: Any) -> None:
+        super().close_request(request)
+        self.pay()
 
     @property
     def is_on_loopback(self) -> bool:
@@ -76,6 +104,11 @@ class OpenHandler(MemberHandler, ABC):
             self.send(HTTPStatus.FORBIDDEN, b"this server is not the host that was asked for\n")
 
     do_HEAD = do_GET
+
+    @override
+    def handle_one_request(self) -> None:
+        self.server.pay()  # before another request is read: a client may send them without an end
+        super().handle_one_request()
 
     @abstractmethod
     def look(self) -> None:

@@ -48,7 +48,7 @@ def test_for_people_the_address_is_said(folder: RunFolder, capsys: pytest.Captur
     assert "metrics: http://127.0.0.1:" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("where", ["9464", ":9464", "127.0.0.1:99999", "::1:9464"])
+@pytest.mark.parametrize("where", ["metrics", ":9464", "127.0.0.1:99999", "::1:9464"])
 def test_an_address_that_is_none_is_refused(folder: RunFolder, where: str) -> None:
     with pytest.raises(ConfigError, match="--metrics .* write "):
         Outputs(metrics=where).open(folder, recipe(), ("pi-01",))
