@@ -18,7 +18,7 @@ from edgegossip.types import ConfigError, DataError
 if TYPE_CHECKING:
     import pandas
 
-    from edgegossip.lab.study.cases import Plan as Listed
+    from edgegossip.study.cases import Plan as Listed
 
 _OF_CASES = ("name", "seeds", "sweep")  # what a case may have beside settings
 
@@ -58,7 +58,7 @@ class StudyResult:
         their sample standard deviation over the seeds (`accuracy`, `accuracy_std`, ...; bytes, bits
         and seconds as docs/study.md has them). NaN is not known. Raises HostError without
         pandas."""
-        from edgegossip.lab.study.summary import figures
+        from edgegossip.study.summary import figures
 
         head, *rows = figures(self.summary["rows"])
         return data_frame([dict(zip(head, row, strict=True)) for row in rows], head)
@@ -72,13 +72,13 @@ class StudyResult:
         return f"StudyResult({str(self.folder)!r})"
 
     def __str__(self) -> str:
-        from edgegossip.lab.study.summary import as_text
+        from edgegossip.study.summary import as_text
 
         return as_text(self.summary["rows"])
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the table, and scores against bytes."""
-        from edgegossip.lab.study.summary import NOTES, cells
+        from edgegossip.study.summary import NOTES, cells
 
         summary = self.summary
         failed = [f"{run['case']}, seed {run['seed']} failed: {run['reason']}" for run in summary["failed"]]
@@ -139,8 +139,8 @@ def study(
         )
         print(result)
     """
-    from edgegossip.lab.study.campaign import StudyOptions, run
     from edgegossip.report.live import line_output
+    from edgegossip.study.campaign import StudyOptions, run
 
     asked = recipes.keys_of(settings, keys)
     base = recipes.with_settings(recipes.load(str(recipe)), asked)
@@ -170,8 +170,8 @@ def study(
 
 
 def _listed(cases: str | Path | Sequence[Mapping[str, Any]]) -> Listed:
-    from edgegossip.lab.study.cases import Plan as Listed
-    from edgegossip.lab.study.cases import plan_of, read_file
+    from edgegossip.study.cases import Plan as Listed
+    from edgegossip.study.cases import plan_of, read_file
 
     if isinstance(cases, (str, Path)):
         return read_file(str(cases))
@@ -204,13 +204,13 @@ class Plan:
         return data_frame(self.summary["codecs"], ["codec", "downlink", "bits_per_value", "seconds"])
 
     def __repr__(self) -> str:
-        from edgegossip.lab.scale.plan import plan_text
+        from edgegossip.scale.plan import plan_text
 
         return plan_text(self.summary)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: bytes, seconds, what limits the run, and the cure."""
-        from edgegossip.lab.scale.plan import advice, facts, kinds_table
+        from edgegossip.scale.plan import advice, facts, kinds_table
 
         title, *lines = facts(self.summary)
         return html_card(title, lines, kinds_table(self.summary), notes=advice(self.summary))
@@ -242,8 +242,8 @@ def plan(
         plan = edgegossip.plan("cifar10-gossip", "pi4-wifi", codec__name="fp16")
         plan.summary["round_s"], plan.summary["limit"]["what"]
     """
-    from edgegossip.lab.scale.devices import load_fleet
-    from edgegossip.lab.scale.plan import plan as make
+    from edgegossip.scale.devices import load_fleet
+    from edgegossip.scale.plan import plan as make
 
     chosen = recipes.with_settings(recipes.load(str(recipe)), recipes.keys_of(settings, keys))
     return Plan(make(chosen, load_fleet(str(fleet)), boards))

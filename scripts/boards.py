@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from edgegossip.lab.accept import document
+from edgegossip.accept import document
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "boards.md"

@@ -21,7 +21,7 @@ from pathlib import Path
 import resumable
 
 from edgegossip import codecs
-from edgegossip.lab.results import Result
+from edgegossip.sweep.results import Result
 
 # D-PSGD exchanges whole models, so a codec must be nearly exact; changes of a model (server) can be
 # coarse. What does not fit is run all the same with --all, and labelled.

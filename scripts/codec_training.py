@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.files import write_json
-from edgegossip.lab import plots
-from edgegossip.lab.results import read_results
+from edgegossip.sweep import plots
+from edgegossip.sweep.results import read_results
 from edgegossip.telemetry.machine import environment
 
 ROOT = Path(__file__).resolve().parents[1]

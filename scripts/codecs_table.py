@@ -1,5 +1,5 @@
 """Print or write the table of docs/codecs.md: bits and errors of synthetic values, from the results
-of `edgegossip bench codecs`. Speeds depend on machine and day, and stand in docs/results alone.
+of `python -m lab.bench codecs`. Speeds depend on machine and day, and stand in docs/results alone.
 
     python scripts/codecs_table.py docs/results/codecs-100mb-zen4.json
     python scripts/codecs_table.py docs/results/codecs-100mb-zen4.json --write docs/codecs.md

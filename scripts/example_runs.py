@@ -38,7 +38,7 @@ from typing import Any
 import resumable
 from gossip_runs import VICTIM, kill_on_the_way
 
-from edgegossip.lab.results import Result
+from edgegossip.sweep.results import Result
 from edgegossip.telemetry.run_folder import read_run
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -32,8 +32,8 @@ from flwr.serverapp.strategy import Strategy
 from torch.utils.data import DataLoader, TensorDataset
 
 from edgegossip.flower._private.runtime import SERVER_NODE_ID, serve_run
-from edgegossip.lab.results import Result
 from edgegossip.recipe import DataSection
+from edgegossip.sweep.results import Result
 from edgegossip.training.data import open_data
 
 CLIENTS, EXAMPLES_EACH = 4, 320

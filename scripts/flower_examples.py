@@ -43,8 +43,8 @@ import numpy as np
 import resumable
 
 from edgegossip.flower.superlink import QUIET, free_port
-from edgegossip.lab.results import Result
 from edgegossip.recipe import DataSection
+from edgegossip.sweep.results import Result
 from edgegossip.training.data import open_data
 
 ROOT = Path(__file__).resolve().parents[1]

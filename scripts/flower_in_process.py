@@ -29,7 +29,7 @@ from edgegossip import codecs
 from edgegossip.flower import compressed, compression_mod
 from edgegossip.flower._private.runtime import SERVER_NODE_ID, serve_run
 from edgegossip.flower.combine import BoardGrid
-from edgegossip.lab.results import Result
+from edgegossip.sweep.results import Result
 from edgegossip.types import UsageError
 
 CODECS = {  # column -> codec up, codec down

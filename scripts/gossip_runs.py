@@ -28,7 +28,7 @@ from typing import Any
 import resumable
 
 from edgegossip import gossip
-from edgegossip.lab.results import Result
+from edgegossip.sweep.results import Result
 from edgegossip.telemetry.run_folder import RunData, read_run
 
 VICTIM = "board-1"

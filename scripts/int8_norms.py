@@ -30,8 +30,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgegossip import int8, training
-from edgegossip.lab.results import Result
 from edgegossip.recipe import Recipe, with_settings
+from edgegossip.sweep.results import Result
 
 NORMS = {"batchnorm": nn.BatchNorm2d, "groupnorm": lambda channels: nn.GroupNorm(8, channels)}
 FORMS = ("fp32", "int8", "range")

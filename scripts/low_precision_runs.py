@@ -24,7 +24,7 @@ from typing import Any
 
 import resumable
 
-from edgegossip.lab.results import Result
+from edgegossip.sweep.results import Result
 
 ALGORITHMS = {"Deep-Squeeze": "sparse-push", "CHOCO": "quant-sgp"}
 SKEWS = (0.0, 0.8)

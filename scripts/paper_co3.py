@@ -270,7 +270,7 @@ TABLES: Mapping[str, Callable[[Any], str]] = {"bias": bias_table, "laws": law_ta
 
 def pictures() -> None:
     """Draw the three figures, means over seeds."""
-    from edgegossip.lab.plots import Axis, Series, panels
+    from edgegossip.sweep.plots import Axis, Series, panels
 
     document = json.loads(RESULTS.read_text(encoding="utf-8"))
     rows = _of(document, "bias")

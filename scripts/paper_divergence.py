@@ -39,7 +39,7 @@ TABLES: Mapping[str, Callable[[Any], str]] = {"runs": run_table}
 
 def pictures() -> None:
     """Draw how far the models of a run are apart, round by round."""
-    from edgegossip.lab.plots import Axis, Series, panels
+    from edgegossip.sweep.plots import Axis, Series, panels
 
     document = json.loads(RESULTS.read_text(encoding="utf-8"))
     series = [

@@ -225,7 +225,7 @@ TABLES: Mapping[str, Callable[[Any], str]] = {"bounds": bound_table, "ways": way
 
 def pictures() -> None:
     """Draw variance by step, of each scheme alone and of all on the same gradients, and 3.6.2."""
-    from edgegossip.lab.plots import Axis, Series, panels
+    from edgegossip.sweep.plots import Axis, Series, panels
 
     document = json.loads(RESULTS.read_text(encoding="utf-8"))
     images = DOCS / "images"

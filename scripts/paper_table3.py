@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgegossip import recipe as recipes
-from edgegossip.lab.scale import predict
-from edgegossip.lab.scale.devices import DeviceProfile, LinkProfile, load_device
-from edgegossip.lab.scale.model import codec_frames, measure_update
-from edgegossip.lab.scale.predict import BoardWork, Message
+from edgegossip.scale import predict
+from edgegossip.scale.devices import DeviceProfile, LinkProfile, load_device
+from edgegossip.scale.model import codec_frames, measure_update
+from edgegossip.scale.predict import BoardWork, Message
 from edgegossip.telemetry.machine import result_source
 
 MODELS = {"ResNet-34": "resnet34", "ResNet-50": "resnet50"}

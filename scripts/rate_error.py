@@ -24,8 +24,8 @@ import numpy as np
 import resumable
 
 from edgegossip import codecs
-from edgegossip.lab.results import Result
 from edgegossip.layout import Layout, TensorSpec
+from edgegossip.sweep.results import Result
 from edgegossip.types import Vec
 
 CTX = codecs.Ctx(key=1, round=0)

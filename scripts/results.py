@@ -28,9 +28,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from edgegossip.lab.bench import mesh, run_codecs, server
-from edgegossip.lab.bench.tables import source_text
-from edgegossip.lab.study import summary
+from edgegossip.study import summary
+from lab.bench import mesh, run_codecs, server
+from lab.bench.tables import source_text
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 WIDTH = 100

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgegossip.files import write_atomic
-from edgegossip.lab.results import Result, read_list, write_list
+from edgegossip.sweep.results import Result, read_list, write_list
 from edgegossip.telemetry.machine import environment, result_source
 
 SOURCE = result_source()  # of the code that is loaded, not of what comes to lie there meanwhile

@@ -53,7 +53,7 @@ _ONE_SEED_OF_NORMS = (
 )
 _STEP = Run(
     "papers/int8",
-    "edgegossip bench int8 --batch 32 --dw 16 --repeat 3",
+    "python -m lab.bench int8 --batch 32 --dw 16 --repeat 3",
     "ResNet-20, batch 32, one thread, AVX2; not in the paper",
     ("training",),
 )
@@ -69,7 +69,7 @@ _SENTLEN = Run(
     "encoder of 2 layers of 64 from nothing, four boards, 19,728 other sentences, 6 epochs, three seeds, AdamW with 1e-3, "
     "averaging rates at 99 % of 0.05 (CHOCO) and 0.02; 6 layers of 768 pretrained, 100,000, 5 epochs, Adam with 3e-5",
 )
-_PREDICT = _STEP._replace(command="edgegossip bench int8 --inference --batch 32", parts=("inference",))
+_PREDICT = _STEP._replace(command="python -m lab.bench int8 --inference --batch 32", parts=("inference",))
 _NOT_TIME = "The paper gives compute, not time"
 _OWN_NORM = (
     "EvoNorm in fp32 has a kernel of its own here, which torch has not: beside torch's own operations int8 gains more"

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from edgegossip.lab.scale.summary import given_s
+from edgegossip.scale.summary import given_s
 
 Row = dict[str, Any]
 

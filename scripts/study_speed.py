@@ -32,9 +32,9 @@ import resumable
 import torch
 
 from edgegossip import training
-from edgegossip.lab.study.cases import Plan, make_cases
-from edgegossip.lab.study.run_case import DataSetCache, run_case
 from edgegossip.recipe import Recipe, with_settings
+from edgegossip.study.cases import Plan, make_cases
+from edgegossip.study.run_case import DataSetCache, run_case
 from edgegossip.telemetry.machine import result_source
 
 NODES, BATCH = 8, 32

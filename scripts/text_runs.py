@@ -26,8 +26,8 @@ from torch.nn import functional as F
 
 from edgegossip import int8
 from edgegossip.int8.norms import RangeLayerNorm
-from edgegossip.lab.results import Result
 from edgegossip.recipe import DataSection, ModelSection
+from edgegossip.sweep.results import Result
 from edgegossip.training import models
 from edgegossip.training.data import DataSet, Examples, open_data
 

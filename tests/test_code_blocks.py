@@ -32,8 +32,8 @@ from click.testing import CliRunner
 import edgegossip
 from edgegossip import recipe
 from edgegossip.cli.main import cli
-from edgegossip.lab.scale.devices import load_fleet
-from edgegossip.lab.study.cases import Plan, make_cases, parse_sweep, product, read_file
+from edgegossip.scale.devices import load_fleet
+from edgegossip.study.cases import Plan, make_cases, parse_sweep, product, read_file
 from edgegossip.types import EdgegossipError
 from tests.test_documentation import CURRENT, ROOT
 

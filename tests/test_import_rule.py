@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1] / "edgegossip"
+ROOT = Path(__file__).parents[1]
+HOUSES = ("edgegossip", "lab")  # what ships, and what proves it
 STDLIB = set(sys.stdlib_module_names) | {"__future__"}
 BASE = {"numpy", "typing_extensions", "edgegossip"}
 HEAVY = ("torch", "grpc", "flwr", "matplotlib", "rich", "cryptography", "PIL", "pyarrow", "datasets")
@@ -36,11 +37,11 @@ PURE_MAY = {
 MAY = {
     **PURE_MAY,
     "encoding": {"types", "layout", "codecs", "frame"},
+    "verify": {"types", "layout", "codecs"},
     "files": {"types"},
     "memory": set(),
     "recipe": {"files", "types", "choices", "options"},
     "checkpoint": {*PURE_MAY},
-    "lab.sim": {"files", *PURE_MAY, "recipe", "checkpoint"},
     "telemetry": {"files", *PURE_MAY, "recipe"},
     "modelfile": {"files", "types", "choices", "telemetry"},
     "int8": {"files", "types", "memory", "native"},
@@ -63,18 +64,6 @@ MAY = {
         "mesh",
         "flower",
     },
-    "lab.bench": {
-        "files",
-        *PURE_MAY,
-        "memory",
-        "recipe",
-        "checkpoint",
-        "telemetry",
-        "int8",
-        "training",
-        "mesh",
-        "flower",
-    },
     "report": {
         "files",
         *PURE_MAY,
@@ -88,8 +77,8 @@ MAY = {
         "security",  # the page has the places and times of every server of ours
     },
     "export": {"files", "types", "recipe", "modelfile", "telemetry", "int8", "training", "report"},
-    "lab": {*PURE_MAY, "files", "telemetry", "report"},
-    "lab.study": {"lab", "files", *PURE_MAY, "recipe", "telemetry", "training", "node", "report", "flower"},
+    "sweep": {*PURE_MAY, "files", "telemetry", "report"},
+    "study": {"sweep", "files", *PURE_MAY, "recipe", "telemetry", "training", "node", "report", "flower"},
     "integrations": {"types", "recipe", "telemetry", "training"},
     "fleet.launch": {
         *PURE_MAY,
@@ -109,8 +98,8 @@ MAY = {
         "node",
         "report",
     },
-    "lab.scale": {
-        "lab",
+    "scale": {
+        "sweep",
         *PURE_MAY,
         "files",
         "security",
@@ -124,29 +113,32 @@ MAY = {
         "mesh",
         "flower",
         "node",
-        "lab.bench",
         "report",
-        "lab.study",
+        "study",
         "fleet.launch",
     },
-    "lab.accept": {
-        "lab",
+    "accept": {
+        "sweep",
         *PURE_MAY,
         "files",
         "fleet",
         "recipe",
         "telemetry",
+        "memory",
+        "int8",
         "training",
-        "lab.bench",
-        "lab.scale",
+        "verify",
+        "scale",
         "report",
     },
     "fleet.image": {"files", "types", "untrusted", "choices", "security", "mesh", "fleet", "update"},
 }
 MAY["result"] = {"types", "recipe", "modelfile", "telemetry", "training", "export", "report"}
-MAY["research"] = {"types", "recipe", "report", "result", "lab.study", "lab.scale"}
+MAY["research"] = {"types", "recipe", "report", "result", "study", "scale"}
 MAY["notebook"] = {"types", "recipe", "fleet.launch", "telemetry", "result"}
 MAY["cli"] = set(MAY)
+MAY["lab.sim"] = {"files", *PURE_MAY, "recipe", "checkpoint", "cli"}
+MAY["lab"], MAY["lab.bench"] = set(), set(MAY)
 
 # What each part may import from outside, besides the standard library, numpy and the package.
 OUTSIDE = {
@@ -156,19 +148,20 @@ OUTSIDE = {
     "telemetry": {"psutil"},
     "int8": {"torch", "onnx", "onnxruntime", "onnxscript"},
     "training": {"torch", "tomli_w", "PIL", "pyarrow", "datasets", "flwr_datasets"},
-    "lab.accept": {"torch"},
-    "lab.bench": {"torch", "grpc", "psutil"},
+    "accept": {"torch"},
+    "lab.bench": {"torch", "grpc", "psutil", "click"},
+    "lab.sim": {"click"},
     "mesh": {"grpc", "grpc_health", "grpc_reflection", "google"},
     "security": {"cryptography"},
     "fleet": {"psutil"},
     "flower": {"flwr", "grpc", "google", "httpx", "starlette", "uvicorn"},  # the last three are dependencies of flwr
     "report": {"matplotlib", "rich", "pyarrow", "IPython"},
-    "lab": {"matplotlib"},
+    "sweep": {"matplotlib"},
     "export": {"torch"},
     "result": {"torch", "pandas"},
     "research": {"pandas"},
     "notebook": {"cloudpickle"},
-    "lab.scale": {"tomli_w", "torch", "psutil"},
+    "scale": {"tomli_w", "torch", "psutil"},
     "fleet.image": {"nanobind"},
     "fleet.launch": {"click", "psutil", "setproctitle"},
     "integrations": {"torch", "transformers", "lightning", "pytorch_lightning", "mlflow", "wandb"},
@@ -177,13 +170,14 @@ OUTSIDE = {
 
 
 def modules():
-    return sorted(p.relative_to(ROOT) for p in ROOT.rglob("*.py"))
+    return sorted(p.relative_to(ROOT) for house in HOUSES for p in (ROOT / house).rglob("*.py"))
 
 
 def part_of(path):
-    """ "mesh"; of lab and fleet their parts are told apart: "lab.sim", "fleet.image"."""
-    first, *rest = path.with_suffix("").parts
-    return inner if rest and (inner := f"{first}.{rest[0]}") in MAY else first
+    """ "mesh" for edgegossip/mesh/base.py; of fleet and lab parts are told apart: "fleet.image"."""
+    house, *rest = path.with_suffix("").parts
+    rest = rest if house == "edgegossip" else [house, *rest]
+    return inner if len(rest) > 1 and (inner := f"{rest[0]}.{rest[1]}") in MAY else rest[0]
 
 
 @functools.cache
@@ -207,7 +201,7 @@ def statements(node):
 
 
 def _imports(path):
-    package = ["edgegossip", *path.parts[:-1]]
+    package = path.parts[:-1]
     for node in statements(tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -227,8 +221,12 @@ def test_every_part_is_listed_after_what_it_may_import():
 
 def faults(check, chosen=lambda part: True):
     """What `check(path)` finds wrong in the modules of the chosen parts, each with its file."""
-    found = [f"edgegossip/{path}: {fault}" for path in modules() if chosen(part_of(path)) for fault in check(path)]
+    found = [f"{path}: {fault}" for path in modules() if chosen(part_of(path)) for fault in check(path)]
     return "\n".join(found)
+
+
+def test_what_ships_imports_nothing_of_the_lab():
+    assert not faults(lambda path: [n for n in imports(path) if n.split(".")[0] == "lab" and path.parts[0] != "lab"])
 
 
 def test_imports_only_parts_below():
@@ -236,8 +234,8 @@ def test_imports_only_parts_below():
         part = part_of(path)
         for name in imports(path):
             words = name.split(".")
-            if words[0] == "edgegossip" and len(words) > 1:
-                other = part_of(Path(*words[1:]))
+            if words[0] in HOUSES and len(words) > 1:
+                other = part_of(Path(*words))
                 if other in MAY and other not in {part, *MAY[part]}:
                     yield f"imports {name}; {part} may import {sorted(MAY[part])}"
 
@@ -246,9 +244,7 @@ def test_imports_only_parts_below():
 
 def test_no_modules_import_one_another_in_a_circle():
     """Imports in functions and for types only count, too."""
-    paths = {
-        ".".join(["edgegossip", *path.with_suffix("").parts]).removesuffix(".__init__"): path for path in modules()
-    }
+    paths = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in modules()}
     imported = {}
     for name, path in paths.items():
         wanted = {w if w in paths else w.rpartition(".")[0] for w in imports(path)}
@@ -259,7 +255,7 @@ def test_no_modules_import_one_another_in_a_circle():
 
 def test_imports_from_outside_only_what_it_may():
     def check(path):
-        allowed = BASE | STDLIB | OUTSIDE.get(part_of(path), set())
+        allowed = BASE | STDLIB | OUTSIDE.get(part_of(path), set()) | ({"lab"} if path.parts[0] == "lab" else set())
         yield from (f"imports {name}" for name in imports(path) if name.split(".")[0] not in allowed)
 
     assert not faults(check)
@@ -323,18 +319,18 @@ LOADS = {
     "edgegossip.engine.node": set(),
     "edgegossip.engine.server": set(),
     "edgegossip.recipe": set(),
-    "edgegossip.lab.sim": set(),
+    "lab.sim": set(),
     "edgegossip.telemetry": set(),
     "edgegossip.mesh": {"grpc"},
     "edgegossip.int8": {"torch"},
     "edgegossip.training": {"torch"},
-    "edgegossip.lab.bench": set(),
-    "edgegossip.cli.bench": set(),
+    "lab.bench": set(),
+    "lab.bench.__main__": set(),
     "edgegossip.cli.study": set(),
-    "edgegossip.lab.study.campaign": set(),
-    "edgegossip.lab.campaign": set(),
-    "edgegossip.lab.scale.devices": set(),
-    "edgegossip.lab.scale.predict": set(),
+    "edgegossip.study.campaign": set(),
+    "edgegossip.sweep.campaign": set(),
+    "edgegossip.scale.devices": set(),
+    "edgegossip.scale.predict": set(),
 }
 HELP = "edgegossip --help"
 PROBE = f"""

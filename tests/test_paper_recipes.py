@@ -20,13 +20,13 @@ from edgegossip.engine.combine import Mean, with_outer
 from edgegossip.engine.server_frames import Channel, frame_key
 from edgegossip.gossip import outer
 from edgegossip.gossip.parallel import Parallel
-from edgegossip.lab.study.cases import Plan, make_cases
-from edgegossip.lab.study.measure import Recorder
-from edgegossip.lab.study.run_case import DataSetCache, run_case
-from edgegossip.lab.study.server import VirtualServer
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.node.spec import default_members, make_algorithm, make_topology
 from edgegossip.recipe import Recipe
+from edgegossip.study.cases import Plan, make_cases
+from edgegossip.study.measure import Recorder
+from edgegossip.study.run_case import DataSetCache, run_case
+from edgegossip.study.server import VirtualServer
 from edgegossip.types import Metrics
 from tests.one_thread import one_thread
 

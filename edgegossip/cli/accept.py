@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
+from edgegossip.accept import document
 from edgegossip.cli.options import JSON, OUTPUT, SETTINGS, command
-from edgegossip.lab.accept import document
 from edgegossip.options import option
 from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError
 
@@ -64,13 +64,13 @@ def accept(options: Accept) -> int:
     if options.output.suffix != ".json":
         raise ConfigError(f"-o {options.output}: name it .json; the page becomes .html and the profile .toml beside it")
     from edgegossip import recipe as recipes
+    from edgegossip.accept.machine import Machine
+    from edgegossip.accept.page import page
+    from edgegossip.accept.run import Options, measured_profile
+    from edgegossip.accept.run import accept as measure
     from edgegossip.files import write_atomic, write_json
     from edgegossip.fleet.link_test import parse_address
-    from edgegossip.lab.accept.machine import Machine
-    from edgegossip.lab.accept.page import page
-    from edgegossip.lab.accept.run import Options, measured_profile
-    from edgegossip.lab.accept.run import accept as measure
-    from edgegossip.lab.scale.devices import to_toml
+    from edgegossip.scale.devices import to_toml
 
     folder = options.output.absolute().parent
     wanted = Options(

@@ -15,7 +15,7 @@ from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError, UsageError
 
 if TYPE_CHECKING:
     from edgegossip.codecs import Param
-    from edgegossip.lab.bench.verify import Check, Report
+    from edgegossip.verify import Check, Report
 
 _INTERFACE = ("name", "wire_id", "wire_params", "init", "encode", "decode")
 _COLUMNS = ("gain", "bias", "variance", "size", "same", "refuses")
@@ -62,8 +62,8 @@ def verify(options: Verify) -> int:
     check fails.
     """
     from edgegossip import codecs
-    from edgegossip.lab.bench.verify import verify as run
-    from edgegossip.lab.results import plain
+    from edgegossip.sweep.results import plain
+    from edgegossip.verify import verify as run
 
     name, params = options.name, parse_params(options.settings)
     if name is None:

@@ -114,7 +114,7 @@ def node(options: Node) -> int:
         run_id=bytes.fromhex(options.run_id),
     )
     if options.pace is not None:
-        from edgegossip.lab.scale.netns.dilation import DilatedRuntime
+        from edgegossip.scale.netns.dilation import DilatedRuntime
 
         board = replace(board, make_runtime=partial(DilatedRuntime, options.pace, board.name))
     if options.probe and recipe is not None:

@@ -118,7 +118,7 @@ def scale(options: Scale) -> int:
 
     if options.follow:
         _require_a_boards_own(click.get_current_context())
-        from edgegossip.lab.scale import follow as following
+        from edgegossip.scale import follow as following
 
         board = chosen(
             options,
@@ -136,7 +136,7 @@ def scale(options: Scale) -> int:
         raise click.UsageError(
             "say which RECIPE to run, or --follow HOST:PORT of a machine that runs one on its boards"
         )
-    from edgegossip.lab.scale.campaign import ScaleOptions, run
+    from edgegossip.scale.campaign import ScaleOptions, run
 
     asked = chosen(options, ScaleOptions, security=(options.fleet_folder, options.insecure))
     document, code = run(asked, warn if options.as_json else click.echo, warn)
@@ -190,9 +190,9 @@ def plan(options: Plan) -> int:
     runs up to its join, as board-0, with all that it does until then; its seconds are not modelled.
     """
     from edgegossip import recipe as recipes
-    from edgegossip.lab.scale.devices import load_fleet
-    from edgegossip.lab.scale.plan import plan as make
-    from edgegossip.lab.scale.plan import plan_text
+    from edgegossip.scale.devices import load_fleet
+    from edgegossip.scale.plan import plan as make
+    from edgegossip.scale.plan import plan_text
 
     recipe = recipes.load(options.recipe, with_script_args(options.settings, options.script_args))
     document = make(recipe, load_fleet(options.fleet), options.count)
@@ -250,9 +250,9 @@ def calibrate(options: Calibrate) -> int:
         raise HostError(f"cannot write {options.output}: there is no folder {options.output.absolute().parent}")
     link = link_test.measure(*link_test.parse_address(options.peer)) if options.peer else None
     from edgegossip import recipe as recipes
-    from edgegossip.lab.scale.calibrate import calibrate as measure
-    from edgegossip.lab.scale.calibrate import replaced
-    from edgegossip.lab.scale.devices import load_device, to_toml
+    from edgegossip.scale.calibrate import calibrate as measure
+    from edgegossip.scale.calibrate import replaced
+    from edgegossip.scale.devices import load_device, to_toml
 
     known = None if options.profile is None else load_device(options.profile)
     loaded = recipes.load(options.recipe, options.settings)

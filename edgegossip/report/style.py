@@ -1,5 +1,5 @@
-"""How every figure looks, on the page (web/) and from matplotlib (draw.py, lab/plots.py): colours,
-textures, which colour a scheme has, and how figures are written. No other file has a colour.
+"""How every figure looks, on the page (web/) and from matplotlib (draw.py, sweep/plots.py):
+colours, textures, which colour a scheme has, how figures are written. No other file has a colour.
 
 Lines have colours of Okabe and Ito (M. Okabe, K. Ito, "Color Universal Design", 2008) and of P.
 Tol, which people with any kind of colour vision tell apart. The parts of a round differ in

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from edgegossip import int8, native
-from edgegossip.lab.bench.int8 import training_of
 from edgegossip.native import coding, eden, half, sparse
 from edgegossip.native.quantise import Kind, Quantiser
+from lab.bench.int8 import training_of
 
 START = 7_000_000
 GETSID = ctypes.CDLL(None).getsid

@@ -23,11 +23,11 @@ from edgegossip.engine.node import NodeEngine
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import Message, NodeView, RoundDone, Send
 from edgegossip.gossip.momentum import KINDS
-from edgegossip.lab.sim import Named, Options, draw, run_schedule
-from edgegossip.lab.sim.naming import algorithm_of
-from edgegossip.lab.sim.schedule import unfit
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import ConfigError, LocalUpdate
+from lab.sim import Named, Options, draw, run_schedule
+from lab.sim.naming import algorithm_of
+from lab.sim.schedule import unfit
 
 FAULTS = "loss=0.2,duplication=0.2,crash,late-join,pause"
 ROOT = Path(__file__).parents[2] / "edgegossip"
@@ -72,7 +72,7 @@ def same_run(algorithm: str, codec: str, seed: int, rounds: int) -> bool:
     schedule = draw(seed, options)
     plain = run_schedule(schedule)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edgegossip.lab.sim.world.NodeEngine", Replaced)
+        patch.setattr("lab.sim.world.NodeEngine", Replaced)
         replaced = run_schedule(schedule)
     assert (replaced.digest, replaced.violations) == (plain.digest, plain.violations)
     return True

@@ -16,8 +16,8 @@ from edgegossip.checkpoint.files import OsFiles
 from edgegossip.checkpoint.format import PIECE_BYTES
 from edgegossip.checkpoint.registry import Registry
 from edgegossip.checkpoint.store import Store
-from edgegossip.lab.sim.disk import FakeDisk
 from edgegossip.types import ConfigError, DataError, HostError, UsageError
+from lab.sim.disk import FakeDisk
 
 FOLDER = Path("/runs/one/checkpoint/board-0")
 IDENTITY = {"run": b"1234", "model": 7}

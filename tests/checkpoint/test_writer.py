@@ -14,8 +14,8 @@ import pytest
 from edgegossip.checkpoint import writer as writers
 from edgegossip.checkpoint.store import Store
 from edgegossip.checkpoint.writer import Writer
-from edgegossip.lab.sim.disk import FakeDisk
 from edgegossip.types import UsageError
+from lab.sim.disk import FakeDisk
 
 PATIENCE_S = 20.0
 FOLDER = Path("/checkpoint/board-0")

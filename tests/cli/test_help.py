@@ -140,7 +140,7 @@ def test_every_option_that_messages_name_is_there() -> None:
 
 
 def test_plan_names_the_fleets_that_it_knows(pages: dict[str, str]) -> None:
-    from edgegossip.lab.scale.devices import fleet_names
+    from edgegossip.scale.devices import fleet_names
 
     shown = pages["plan --help"]
     assert [name for name in fleet_names() if name not in shown] == []

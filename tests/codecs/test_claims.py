@@ -12,8 +12,8 @@ import pytest
 from edgegossip import codecs
 from edgegossip.codecs import claims, levels
 from edgegossip.codecs.claims import Claims
-from edgegossip.lab.bench import verify
 from edgegossip.layout import Layout, TensorSpec
+from edgegossip.verify import verify
 
 LAYOUT, X = verify.trial(4096)
 

@@ -11,9 +11,9 @@ import pytest
 from edgegossip import codecs
 from edgegossip.codecs import claims
 from edgegossip.codecs.claims import Claims
-from edgegossip.lab.bench import verify
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import Vec
+from edgegossip.verify import verify
 
 LAYOUT, X = verify.trial(20_000)
 

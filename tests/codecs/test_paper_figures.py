@@ -17,9 +17,9 @@ import pytest
 from edgegossip import codecs
 from edgegossip.codecs import claims, levels
 from edgegossip.codecs.gennorm_tables import OPTIMA
-from edgegossip.lab.bench.inputs import Input, synthetic
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import Vec
+from lab.bench.inputs import Input, synthetic
 from tests.codecs import gennorm_oracle as oracle
 
 N = 1 << 17

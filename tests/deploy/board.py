@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from types import ModuleType, SimpleNamespace
 
-from edgegossip.lab.sim.disk import FakeDisk, Inode
+from lab.sim.disk import FakeDisk, Inode
 
 ROOTFS = Path(__file__).parents[2] / "deploy" / "rootfs"
 PROGRAMS = ROOTFS / "usr/lib/edgegossip"

@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from edgegossip.fleet import kitfile
-from edgegossip.lab.sim.disk import FakeDisk
 from edgegossip.types import EdgegossipError
+from lab.sim.disk import FakeDisk
 from tests.deploy.board import FakeOs, PowerCut, cut_at, program, put
 
 disk_module = program("disk")

@@ -4,7 +4,7 @@ accuracy with and without, over many seeds.
     python -m tests.e2e.absence --data fashion-mnist --seeds 5 --away 5-105 5-205 \
         --out absence.jsonl
 
-The run of tests/e2e/test_members_training.py on virtual nodes (edgegossip.lab.study): the same
+The run of tests/e2e/test_members_training.py on virtual nodes (edgegossip.study): the same
 algorithm objects, frames and workloads, in one process and on a virtual clock, so that a difference
 of a tenth of a point can be told from the noise of one seed and a small test set. At the first
 round of --away the three die: what they hold and what is on its way to them is lost, the others
@@ -26,11 +26,11 @@ from typing import Any
 from edgegossip import recipe as recipes
 from edgegossip import training
 from edgegossip.engine.events import Event, PeerDown, PeerUp, RoundEnded
-from edgegossip.lab.study.measure import Recorder
-from edgegossip.lab.study.run_case import DataSetCache
-from edgegossip.lab.study.virtual import VirtualFleet
 from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make_view
 from edgegossip.recipe import Recipe
+from edgegossip.study.measure import Recorder
+from edgegossip.study.run_case import DataSetCache
+from edgegossip.study.virtual import VirtualFleet
 from edgegossip.types import Round
 
 NODES, DEAD = 18, (3, 8, 9)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from edgegossip.lab.scale.netns.network import Namespaces, command, ip
+from edgegossip.scale.netns.network import Namespaces, command, ip
 from edgegossip.types import HostError
 
 needs_namespaces = pytest.mark.skipif(

@@ -31,9 +31,9 @@ import numpy as np
 
 from edgegossip import codecs, training
 from edgegossip import recipe as recipes
-from edgegossip.lab.study.server import VirtualServer
 from edgegossip.modelfile import ModelFile
 from edgegossip.node.storage import vector_of
+from edgegossip.study.server import VirtualServer
 from edgegossip.telemetry.run_folder import read_run
 from tests.e2e.server_fleet import COORDINATOR, ServerFleet, server_fleet
 

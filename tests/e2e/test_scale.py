@@ -16,8 +16,8 @@ import pytest
 
 pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
 
-from edgegossip.lab.scale.devices import parse_rate
-from edgegossip.lab.scale.netns.network import (
+from edgegossip.scale.devices import parse_rate
+from edgegossip.scale.netns.network import (
     BACKLOG,
     BACKLOG_PACKETS,
     BEFORE,
@@ -114,7 +114,7 @@ def test_packets_are_kept_until_the_last_run_is_over_and_then_as_before(tmp_path
     with Namespaces() as probe:
         first_namespace(probe, "probe")
     before = kept_by_itself()
-    make = "from edgegossip.lab.scale.netns.network import AccessPoint; import os; AccessPoint(1, 1e6); os._exit(1)"
+    make = "from edgegossip.scale.netns.network import AccessPoint; import os; AccessPoint(1, 1e6); os._exit(1)"
     subprocess.run([sys.executable, "-c", make], timeout=60)
     with AccessPoint(1, parse_rate("1mbit")):
         with AccessPoint(1, parse_rate("1mbit")):
@@ -138,7 +138,7 @@ def test_little_passes_at_once_when_time_is_dilated() -> None:
 
 def test_what_a_dead_owner_left_is_removed() -> None:
     script = (
-        "from edgegossip.lab.scale.netns.network import Namespaces\n"
+        "from edgegossip.scale.netns.network import Namespaces\n"
         "import os, signal\n"
         "spaces = Namespaces()\n"
         "print(spaces.add('orphan'), flush=True)\n"

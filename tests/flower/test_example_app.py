@@ -104,7 +104,7 @@ def _await(report: Path) -> dict[str, Any]:
 @pytest.mark.timeout(600)
 def test_stock_supernodes_run_it(tmp_path: Path) -> None:
     from edgegossip.flower.superlink import answers, free_port
-    from edgegossip.lab.bench import processes
+    from lab.bench import processes
 
     environment, port = _environment(tmp_path), free_port("127.0.0.1", 0)
     address = f"127.0.0.1:{port}"
@@ -130,7 +130,7 @@ def test_stock_supernodes_run_it(tmp_path: Path) -> None:
 
 
 def _start(program: str, arguments: list[str], folder: Path, environment: Mapping[str, str]) -> Any:
-    from edgegossip.lab.bench import processes
+    from lab.bench import processes
 
     path = Path(sys.executable).with_name(program)
     return processes.start([str(path), *arguments], folder / f"{program}.log", environment)

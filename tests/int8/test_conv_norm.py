@@ -12,8 +12,8 @@ from torch import nn
 
 from edgegossip import int8
 from edgegossip.int8 import norms
-from edgegossip.lab.bench.codecs import torch_threads
 from edgegossip.types import UsageError
+from lab.bench.codecs import torch_threads
 
 SHAPES = st.tuples(st.integers(1, 9), st.sampled_from([1, 3, 8]), st.integers(1, 9), st.integers(1, 9))
 

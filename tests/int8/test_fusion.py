@@ -15,8 +15,8 @@ from edgegossip import int8
 from edgegossip.int8 import norms
 from edgegossip.int8.layers import Sequential, conv_norm
 from edgegossip.int8.tensor import dequantise
-from edgegossip.lab.bench.codecs import torch_threads
 from edgegossip.native import int8 as native
+from lab.bench.codecs import torch_threads
 from tests.int8.test_conv_norm import any_pair
 
 

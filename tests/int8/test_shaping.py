@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from edgegossip import int8
 from edgegossip.int8 import functional
 from edgegossip.int8.tensor import QuantisedTensor
-from edgegossip.lab.bench.codecs import torch_threads
 from edgegossip.types import UsageError
+from lab.bench.codecs import torch_threads
 
 SIZES = (5, 8, 7, 6)  # of maps [batch, channels, height, width]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgegossip import native
-from edgegossip.lab.accept.machine import FLAGS
+from edgegossip.accept.machine import FLAGS
 from edgegossip.native import int8
 from edgegossip.types import UsageError
 

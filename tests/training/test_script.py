@@ -22,10 +22,10 @@ import torch
 from torch import nn
 
 import edgegossip
-from edgegossip.lab.study.measure import Recorder
-from edgegossip.lab.study.virtual import VirtualFleet
 from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make_view
 from edgegossip.recipe import run_id
+from edgegossip.study.measure import Recorder
+from edgegossip.study.virtual import VirtualFleet
 from edgegossip.training.script import ScriptWorkload
 from edgegossip.types import Metrics, UsageError
 from tests.training.conftest import Start

@@ -9,14 +9,14 @@ from edgegossip import codecs, gossip, training
 from edgegossip.agreement import Agreement, difference
 from edgegossip.export import to_onnx
 from edgegossip.gossip import topologies
-from edgegossip.lab.study.cases import Plan, make_cases
-from edgegossip.lab.study.measure import Recorder
-from edgegossip.lab.study.run_case import DataSetCache, run_case
-from edgegossip.lab.study.server import VirtualServer
-from edgegossip.lab.study.virtual import VirtualFleet
 from edgegossip.layout import SUMS
 from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make_view
 from edgegossip.recipe import Recipe, run_id, with_settings
+from edgegossip.study.cases import Plan, make_cases
+from edgegossip.study.measure import Recorder
+from edgegossip.study.run_case import DataSetCache, run_case
+from edgegossip.study.server import VirtualServer
+from edgegossip.study.virtual import VirtualFleet
 from edgegossip.training.check import check
 from edgegossip.training.data import open_data
 from edgegossip.training.data.schema import Sums

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
-from edgegossip.lab.sim.disk import FakeDisk
 from edgegossip.update.bundle import PIECE_BYTES, Blob, Entry, Manifest
 from edgegossip.update.install import Tree
+from lab.sim.disk import FakeDisk
 
 HOME = "/opt/edgegossip"
 

@@ -21,11 +21,11 @@ from edgegossip.fleet.launch import probe as probing
 from edgegossip.fleet.launch import run
 from edgegossip.fleet.launch.fork_server import MODULES, OF_SCRIPTS, ForkServer
 from edgegossip.fleet.launch.probe import Joined, misfit, probe
-from edgegossip.lab.scale.devices import load_fleet
-from edgegossip.lab.scale.plan import plan, plan_text
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.node.spec import default_members
 from edgegossip.recipe import Recipe
+from edgegossip.scale.devices import load_fleet
+from edgegossip.scale.plan import plan, plan_text
 from edgegossip.types import EXIT_RUN, ConfigError, RunError
 
 # Each board does something else, by its number; whoever trains a round leaves a file.

@@ -7,13 +7,13 @@ import pytest
 from click.testing import CliRunner
 
 from edgegossip import codecs, native
-from edgegossip.cli.bench import TORCH_WITH_AVX2, bench
-from edgegossip.lab.bench import run_codecs
-from edgegossip.lab.bench.cases import Case, default_cases, description, parse_case, parse_cases
-from edgegossip.lab.bench.codecs import Settings, measure, numpy_elias
-from edgegossip.lab.bench.inputs import synthetic
-from edgegossip.lab.bench.timing import Times, cache_sweep, in_turn
 from edgegossip.types import ConfigError, DataError
+from lab.bench import run_codecs
+from lab.bench.__main__ import TORCH_WITH_AVX2, bench
+from lab.bench.cases import Case, default_cases, description, parse_case, parse_cases
+from lab.bench.codecs import Settings, measure, numpy_elias
+from lab.bench.inputs import synthetic
+from lab.bench.timing import Times, cache_sweep, in_turn
 from tests.lab.bench.fake_qsgd import FakeFeedback, FakeQsgd
 
 QUICK = ("--repeat", "1", "--min-seconds", "0", "--no-compile")
@@ -112,7 +112,7 @@ def test_every_codec_of_the_default_list_runs(tmp_path, monkeypatch):
     assert done.return_value == (6 if any(c["holds"] is False for c in document["checks"]) else 0)
     assert json.loads((tmp_path / "codecs.json").read_text()) == document
     text = (tmp_path / "codecs.md").read_text()
-    assert document["command"] == "edgegossip bench codecs --check 'a b'"
+    assert document["command"] == "python -m lab.bench codecs --check 'a b'"
     assert f"\n$ {document['command']}\n" in text
     assert text.count("\n| ") == len(document["rows"]) + 2 and "## Targets" in text
 
@@ -217,7 +217,7 @@ def test_every_coder_has_a_memcpy_of_its_own_between_encoding_and_decoding(monke
         seconds |= {"memcpy raw": [2.0, 4.0, 8.0], "encode raw": [1.0, 2.0, 16.0], "memcpy huffman": [3.0, 3.0, 3.0]}
         return Times(3, seconds)
 
-    monkeypatch.setattr("edgegossip.lab.bench.codecs.in_turn", fake)
+    monkeypatch.setattr("lab.bench.codecs.in_turn", fake)
     data = synthetic(1000, 1)
     raw, huffman = measure(Case("qsgd", {}, ("raw", "huffman")), data, Settings(3, rivals=False))
     group = ("encode", "memcpy", "decode", "add")
@@ -231,7 +231,7 @@ def test_every_coder_has_a_memcpy_of_its_own_between_encoding_and_decoding(monke
 
 def test_caches_are_cold_or_warm(monkeypatch):
     swept = []
-    monkeypatch.setattr("edgegossip.lab.bench.codecs.cache_sweep", lambda: lambda: swept.append(1))
+    monkeypatch.setattr("lab.bench.codecs.cache_sweep", lambda: lambda: swept.append(1))
     case, data = parse_case("minmax8"), synthetic(5000, 1)
     for caches, many in (("warm", 0), ("cold", 2 * 4)):  # rounds of memcpy, encode, decode, add
         swept.clear()

@@ -8,9 +8,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from edgegossip.cli.bench import bench
-from edgegossip.lab.bench.cases import parse_cases, parse_codec, parse_size
 from edgegossip.types import ConfigError, HostError
+from lab.bench.__main__ import bench
+from lab.bench.cases import parse_cases, parse_codec, parse_size
 
 ONE = ("--codec", "qsgd", "--input", "synthetic", "--size", "64", "--repeat", "1", "--no-rivals")
 

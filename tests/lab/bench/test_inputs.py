@@ -5,10 +5,10 @@ import pytest
 
 from edgegossip import recipe as recipes
 from edgegossip.codecs.co3 import fit
-from edgegossip.lab.bench import inputs
-from edgegossip.lab.bench.cases import parse_size
-from edgegossip.lab.bench.inputs import Tensors
 from edgegossip.types import ConfigError, DataError, UsageError
+from lab.bench import inputs
+from lab.bench.cases import parse_size
+from lab.bench.inputs import Tensors
 
 
 def test_sizes():

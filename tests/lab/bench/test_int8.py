@@ -1,4 +1,4 @@
-"""`edgegossip bench int8`: the row that scripts read, and what its figures count."""
+"""`python -m lab.bench int8`: the row that scripts read, and what its figures count."""
 
 import importlib.util
 import json
@@ -10,10 +10,10 @@ import torch
 from click.testing import CliRunner
 
 from edgegossip import native
-from edgegossip.cli.bench import bench
-from edgegossip.lab.bench import int8
 from edgegossip.recipe import ModelSection
 from edgegossip.types import ConfigError
+from lab.bench import int8
+from lab.bench.__main__ import bench
 
 FIELDS = [
     "model",

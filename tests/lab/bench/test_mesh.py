@@ -7,10 +7,10 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from edgegossip.cli.bench import bench
-from edgegossip.lab.bench import mesh, mesh_cases
-from edgegossip.lab.bench.mesh_cases import Fleet
 from edgegossip.types import HostError
+from lab.bench import mesh, mesh_cases
+from lab.bench.__main__ import bench
+from lab.bench.mesh_cases import Fleet
 
 STABLE = {
     "case", "nodes", "frame_bytes", "mesh_mb_s", "grpc_mb_s", "tcp_mb_s", "ratio_to_grpc", "latency_ms", "grpc_latency_ms",

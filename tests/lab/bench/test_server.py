@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("flwr", reason="server mode is an extra: pip install '.[server]'")
 
-from edgegossip.lab.bench import server
-from edgegossip.lab.bench.server_board import layout_of
 from edgegossip.types import ConfigError
+from lab.bench import server
+from lab.bench.server_board import layout_of
 
 ROW = {
     "nodes": 2,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from edgegossip.lab.bench.codecs import CodeForm, code_form, entropy
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import UsageError
+from lab.bench.codecs import CodeForm, code_form, entropy
 from tests.conformance import reference_quantised
 
 

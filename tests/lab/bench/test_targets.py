@@ -2,8 +2,8 @@
 
 import pytest
 
-from edgegossip.lab.bench import run_codecs
-from edgegossip.lab.bench.run_codecs import TARGETS, verdicts_on
+from lab.bench import run_codecs
+from lab.bench.run_codecs import TARGETS, verdicts_on
 
 
 def row(**changes):

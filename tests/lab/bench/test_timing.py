@@ -3,8 +3,8 @@ turn themselves."""
 
 import pytest
 
-from edgegossip.lab.bench import timing
-from edgegossip.lab.bench.timing import Times, in_turn, quartiles
+from lab.bench import timing
+from lab.bench.timing import Times, in_turn, quartiles
 
 
 class Clock:

@@ -29,10 +29,10 @@ import numpy as np
 
 from edgegossip import frame as wire
 from edgegossip.gossip.base import Action, Adopted, Checkpoint, Message, RoundDone, Send, SetTimer, Suspect
-from edgegossip.lab.sim import checkers, naming, schedule
-from edgegossip.lab.sim.disk import Disk, Saved
-from edgegossip.lab.sim.trace import describe
 from edgegossip.types import LocalUpdate, PeerError
+from lab.sim import checkers, naming, schedule
+from lab.sim.disk import Disk, Saved
+from lab.sim.trace import describe
 
 BOOT = 1000  # of the first process; the next ones count on
 

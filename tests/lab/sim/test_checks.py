@@ -10,10 +10,10 @@ import pytest
 from edgegossip import gossip
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import Audit
-from edgegossip.lab.sim import checkers, convergence, ledger, naming
-from edgegossip.lab.sim.disk import Saved
-from edgegossip.lab.sim.ledger import Ledger
-from edgegossip.lab.sim.naming import Named
+from lab.sim import checkers, convergence, ledger, naming
+from lab.sim.disk import Saved
+from lab.sim.ledger import Ledger
+from lab.sim.naming import Named
 
 ONE = np.ones(3)
 AT_ONCE = 0.0, (0.0, 0.0)  # nothing is under way when a process starts

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from edgegossip import recipe as recipes
-from edgegossip.cli.sim import sim
-from edgegossip.lab.sim import (
+from edgegossip.types import ConfigError
+from lab.sim import (
     Named,
     Options,
     Outcome,
@@ -29,10 +29,10 @@ from edgegossip.lab.sim import (
     shrink,
     trace,
 )
-from edgegossip.lab.sim import schedule as schedules
-from edgegossip.lab.sim.command import fixed_by
-from edgegossip.lab.sim.schedule import Schedule
-from edgegossip.types import ConfigError
+from lab.sim import schedule as schedules
+from lab.sim.__main__ import sim
+from lab.sim.command import fixed_by
+from lab.sim.schedule import Schedule
 
 
 def invoke(*words: str) -> Any:
@@ -96,7 +96,7 @@ def test_what_goes_another_way_when_run_again_is_made_small_as_such(monkeypatch:
         paused = any(f.kind == "pause" for f in schedule.faults)
         return replace(outcome, digest=f"{outcome.digest}{next(hashes)}") if paused else outcome
 
-    campaigns = importlib.import_module("edgegossip.lab.sim.campaign")  # the package has a function of this name
+    campaigns = importlib.import_module("lab.sim.campaign")  # the package has a function of this name
     for module in (campaigns, command):
         monkeypatch.setattr(module, "run", run)
     done = invoke("--campaign", "1", "--jobs", "1", "--nodes", "4", "--faults", "loss=0.2,pause,delay,crash")

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from edgegossip import gossip
 from edgegossip.frame import Aux
 from edgegossip.gossip import topologies
-from edgegossip.lab.sim import Named, faults, schedule
-from edgegossip.lab.sim.faults import KINDS, Fault
 from edgegossip.types import ConfigError
+from lab.sim import Named, faults, schedule
+from lab.sim.faults import KINDS, Fault
 
 EDGES = [(0, 1), (1, 2), (2, 0), (3, 0), (0, 3)]
 

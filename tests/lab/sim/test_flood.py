@@ -8,8 +8,8 @@ import pytest
 
 from edgegossip import frame as wire
 from edgegossip.frame import Frame, Kind
-from edgegossip.lab.sim import Named, Options, checkers, draw, run_schedule, world
-from edgegossip.lab.sim.byzantine import MESSAGES, flood
+from lab.sim import Named, Options, checkers, draw, run_schedule, world
+from lab.sim.byzantine import MESSAGES, flood
 
 LIMITS = wire.Limits(100)
 MODEL = Frame(Kind.MODEL, 1, b"", 0, b"r" * 16, 4, 3, 0, b"body")

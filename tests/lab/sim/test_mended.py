@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from edgegossip.cli.sim import sim
-from edgegossip.lab.sim import ServerSchedule, command, run, schedule_of
-from edgegossip.lab.sim.schedule import Schedule
+from lab.sim import ServerSchedule, command, run, schedule_of
+from lab.sim.__main__ import sim
+from lab.sim.schedule import Schedule
 
 LINES = [
     line
@@ -34,10 +34,10 @@ NAMES = (
 
 
 def schedule_in(line: str) -> Schedule | ServerSchedule:
-    """What `edgegossip sim` would run."""
+    """What `python -m lab.sim` would run."""
     words = shlex.split(line)
-    assert words[:2] == ["edgegossip", "sim"]
-    said = sim.make_context("sim", words[2:]).params
+    assert words[:3] == ["python", "-m", "lab.sim"]
+    said = sim.make_context("sim", words[3:]).params
     asked = command.SimOptions(None, (), jobs=None, **{name: said[name] for name in NAMES})
     return schedule_of(asked.seed, command.options_of(asked))
 

@@ -11,14 +11,14 @@ from edgegossip import codecs, gossip
 from edgegossip import frame as wire
 from edgegossip.codecs.base import Ctx
 from edgegossip.frame import Aux, Frame, Kind
-from edgegossip.lab.sim import naming, trace
-from edgegossip.lab.sim.byzantine import MOST_HUGE, Byzantine
-from edgegossip.lab.sim.disk import Disk, Saved
-from edgegossip.lab.sim.ledger import spied
-from edgegossip.lab.sim.naming import Named
-from edgegossip.lab.sim.network import KEPT, UNFIT, Clock, Decoded, FailureDetector, Network
-from edgegossip.lab.sim.schedule import CODECS, Workload, layout_of
 from edgegossip.types import ConfigError, DecodeError, LocalUpdate
+from lab.sim import naming, trace
+from lab.sim.byzantine import MOST_HUGE, Byzantine
+from lab.sim.disk import Disk, Saved
+from lab.sim.ledger import spied
+from lab.sim.naming import Named
+from lab.sim.network import KEPT, UNFIT, Clock, Decoded, FailureDetector, Network
+from lab.sim.schedule import CODECS, Workload, layout_of
 
 
 def test_events_of_one_instant_keep_their_order() -> None:
@@ -253,7 +253,7 @@ def test_a_spy_sees_what_momentum_makes_of_an_update() -> None:
     assert algorithm.name == "sgp+heavy-ball" and last is not None
     assert naming.param_of(algorithm, "eta", 0.0) == 1.0 and naming.param_of(algorithm, "nothing", 7.0) == 7.0
     topology = naming.topology_of(Named("ring"), 2)
-    from edgegossip.lab.sim.schedule import view_of
+    from lab.sim.schedule import view_of
 
     state = algorithm.init(np.zeros(4, np.float32), view_of(topology, Named("fp32"), 2, 4))
     algorithm.step(state, LocalUpdate(np.ones(4, np.float32), 0.1, 1.0, 1, 1))

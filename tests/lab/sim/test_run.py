@@ -16,7 +16,8 @@ from edgegossip import gossip
 from edgegossip.engine.events import Accepted, FrameReceived
 from edgegossip.engine.node import NodeEngine
 from edgegossip.gossip.base import Action, Message
-from edgegossip.lab.sim import (
+from edgegossip.types import LocalUpdate
+from lab.sim import (
     Disk,
     Named,
     Options,
@@ -28,9 +29,8 @@ from edgegossip.lab.sim import (
     run_schedule,
     shrink,
 )
-from edgegossip.lab.sim.disk import StoredDisk
-from edgegossip.lab.sim.schedule import every_algorithm, with_params
-from edgegossip.types import LocalUpdate
+from lab.sim.disk import StoredDisk
+from lab.sim.schedule import every_algorithm, with_params
 
 
 @pytest.mark.parametrize("name", gossip.names())
@@ -48,7 +48,7 @@ def test_frames_as_bytes_and_as_they_are_go_the_same_way(seed: int, monkeypatch:
     schedule = draw(seed, Options(nodes=4, rounds=6))
     seen = []
     for every in (1, 10**9):
-        monkeypatch.setattr("edgegossip.lab.sim.schedule.WIRE_EVERY", every)
+        monkeypatch.setattr("lab.sim.schedule.WIRE_EVERY", every)
         seen.append((schedule.by_wire, run_schedule(schedule).digest))
     assert [wire for wire, _ in seen] == [True, False] and seen[0][1] == seen[1][1]
 
@@ -148,7 +148,7 @@ def test_no_averaging_rate_is_drawn_above_the_default_for_the_codec() -> None:
 def test_the_command_of_a_schedule_gives_it_again(seed: int) -> None:
     schedule = draw(seed, Options(values=16 + seed % 2))
     words = shlex.split(schedule.command())
-    assert words[:2] == ["edgegossip", "sim"]
+    assert words[:3] == ["python", "-m", "lab.sim"]
     given = dict(zip(words[2::2], words[3::2], strict=True))
     asked = command.SimOptions(
         recipe=None,
@@ -255,7 +255,7 @@ def test_an_engine_that_believes_every_frame_is_found(monkeypatch: pytest.Monkey
             else:
                 super()._receive(event)
 
-    monkeypatch.setattr("edgegossip.lab.sim.world.NodeEngine", Gullible)
+    monkeypatch.setattr("lab.sim.world.NodeEngine", Gullible)
     options = Options(algorithms=(Named("dpsgd"),), nodes=4, faults="byzantine-run=3", rounds=8)
     assert campaign(range(4), options).rules["accepted"] > 0
 

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from edgegossip import recipe as recipes
-from edgegossip.cli.sim import sim
-from edgegossip.lab.sim import (
+from edgegossip.types import ConfigError
+from lab.sim import (
     SERVER_KINDS,
     SERVER_RULES,
     Named,
@@ -29,8 +29,8 @@ from edgegossip.lab.sim import (
     server_schedule,
     shrink,
 )
-from edgegossip.lab.sim.command import fixed_by
-from edgegossip.types import ConfigError
+from lab.sim.__main__ import sim
+from lab.sim.command import fixed_by
 from tests.lab.sim.mutants.catalogue import MUTANTS
 from tests.lab.sim.mutants.search import replay
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from edgegossip import gossip
-from edgegossip.lab.sim import Named, Options, draw, run_schedule
-from edgegossip.lab.sim.disk import StoredDisk
+from lab.sim import Named, Options, draw, run_schedule
+from lab.sim.disk import StoredDisk
 
 FAULTS = "crash,torn-write,lost-write,old-checkpoint,empty-disk,loss=0.1"
 

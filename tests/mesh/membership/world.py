@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import Random
 
-from edgegossip.lab.sim.network import Clock
 from edgegossip.mesh.membership.detector import Detector
 from edgegossip.mesh.membership.protocol import (
     Changed,
@@ -25,6 +24,7 @@ from edgegossip.mesh.membership.protocol import (
 from edgegossip.mesh.membership.wire import parse_rows
 from edgegossip.mesh.membership.wire import rows as wire_rows
 from edgegossip.types import DecodeError
+from lab.sim.network import Clock
 
 ADDRESS = "10.0.0.{}:7700"
 

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from edgegossip.accept import document
+from edgegossip.accept.page import page
 from edgegossip.fleet.image import configure, disk
 from edgegossip.fleet.image.tools import run
-from edgegossip.lab.accept import document
-from edgegossip.lab.accept.page import page
 from tests.fleet.image import emulated
 from tests.fleet.image.smoke.machine import GUEST, Board, Stopped, new_card
 

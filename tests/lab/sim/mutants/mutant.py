@@ -21,7 +21,7 @@ from importlib import import_module
 from types import CodeType, FunctionType
 from typing import Any
 
-from edgegossip.lab.sim import Options, naming
+from lab.sim import Options, naming
 
 NODES, ROUNDS = 4, 8
 WHOLE, PART = "whole__", "part__"  # names that stand for what was there

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgegossip.lab.sim import Outcome, run, schedule_of
+from lab.sim import Outcome, run, schedule_of
 from tests.lab.sim.mutants.mutant import Mutant
 
 

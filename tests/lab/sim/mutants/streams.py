@@ -208,7 +208,7 @@ MUTANTS = (
         PUSH_SUM,
         (
             Edit(
-                "edgegossip.lab.sim.disk:Disk.write",
+                "lab.sim.disk:Disk.write",
                 "stmt append",
                 """import dataclasses
 old = next((f for f in reversed(self.files) if f), saved).state.math

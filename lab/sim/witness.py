@@ -1,0 +1,238 @@
+"""What boards say of each other, and how they deal with each other, held against what a witness
+saw who reads every message. Independent of the algorithms' own books: it keeps what came from whom,
+what was asked of whom, and who offered a model.
+
+Blame must be true: whoever is said to be silent, or whose message is said to be lost, must not have
+been heard; nobody is blamed before his time is over, or before anything broke. Progress: a round
+ends at its deadline; a newcomer waits no longer than it may. Fairness: nobody is never heard, or
+never asked."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from edgegossip.engine.events import Accepted, Arrived, Log
+from edgegossip.engine.node import Stage
+from edgegossip.frame import Aux, Kind
+from edgegossip.gossip.base import Audit, GossipAlgorithm, Send, Topology
+from edgegossip.types import Round
+from lab.sim import naming
+from lab.sim.checkers import FAIR
+from lab.sim.network import FailureDetector
+from lab.sim.node import Node
+from lab.sim.schedule import Schedule
+
+ROUNDING_S = 1e-6  # of a node's own clock, which may be far from the virtual one
+LATE_S = 1.0  # after which somebody should have noticed
+_SILENT = re.compile(r"no message of round (\d+) within ([0-9.e+]+) s")
+_LOST = re.compile(r"its message of round (\d+) was lost")
+
+Violate = Callable[[str, int | None, str], None]
+
+
+@dataclass(slots=True)
+class Observation:
+    """Holds what was seen of one process of a node."""
+
+    newest: dict[int, set[Round]] = field(default_factory=dict)  # by sender: rounds of the messages that it took in
+    offers: set[int] = field(default_factory=set)  # who offered it a model in its present round
+    offered_in: Round = -1
+    stepped_s: float = math.inf  # on its own clock: when its update was used
+    asked: dict[int, tuple[float, int]] = field(default_factory=dict)  # by peer: the last exchange begun
+    links: dict[str, tuple[float, float]] = field(default_factory=dict)  # when busy until, slowest bytes/s seen
+    unfit: set[int] = field(default_factory=set)  # whom it said to train something else
+    trained: bool = False
+    outvoted: int = 0  # rounds that it has done since it is
+    nothing: bool = False  # it came again without a checkpoint, and has got nobody's values
+
+
+class Witness:
+    """Watches all nodes of a world; `violate` hears what is wrong."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        algorithm: GossipAlgorithm[object],
+        detector: FailureDetector,
+        topology: Topology,
+        catch_up_s: float,
+        violate: Violate,
+    ) -> None:
+        self._algorithm, self._topology, self._violate = algorithm, topology, violate
+        self._detector, self.pairs = detector, algorithm.asynchronous  # whether exchanges go in pairs
+        self._deadline_s, self._catch_up_s = schedule.deadline_s, catch_up_s
+        self._staleness = int(naming.param_of(algorithm, "staleness", 0))
+        self._overlaps = algorithm.listens and not algorithm.asynchronous
+        self._rounds = not algorithm.asynchronous and not getattr(_scheme(algorithm), "streams", True)
+        self.broken_s = min((f.start for f in schedule.faults), default=math.inf)  # when the first thing breaks
+        n = schedule.nodes
+        self._seen = [Observation() for _ in range(n)]
+        self._senders = [{j for r in range(topology.period) for j in topology.neighbours(i, r).in_} for i in range(n)]
+        self._heard: dict[tuple[int, int], bool] = {}  # (node, in-neighbour) of the last rounds
+        self._places = [0, 0.0, 0.0]  # exchanges begun; where among all that are up the peer was, and the variance
+
+    # -- what nodes do
+
+    def began(self, index: int) -> None:
+        """A new process of a node listens."""
+        self._seen[index] = Observation()
+
+    def booted(self, node: Node, nothing: bool) -> None:
+        """A process has its model, or has `nothing`."""
+        self._seen[node.index].nothing = nothing and node.process > 1
+
+    def fits(self, index: int, peer: int) -> None:
+        """A node hears that a peer is there, and trains the same."""
+        self._seen[index].unfit.discard(peer)
+
+    def trains(self, node: Node) -> None:
+        """A node begins a local update."""
+        i, seen, detector = node.index, self._seen[node.index], self._detector
+        if not seen.trained and (detector.fits_nobody(i) or detector.outvoted(i)):
+            self._violate("unfit", i, "begins to train, though it does not fit its neighbours")
+        seen.trained = True
+        if seen.nothing and all(detector.knows_down(i, j) for j in detector.peers[i]):
+            text = "trains, though it came again with nothing and nobody is there to take a model from"
+            self._violate("alone", i, text)
+
+    def done(self, node: Node) -> None:
+        """It has done a round."""
+        seen = self._seen[node.index]
+        seen.outvoted = seen.outvoted + 1 if self._detector.outvoted(node.index) else 0
+        if seen.outvoted > 2:  # it may have heard so in the middle of one
+            text = "goes on, though the larger part of the boards trains something else"
+            self._violate("unfit", node.index, text)
+
+    def stepped(self, node: Node) -> None:
+        """Its update was used."""
+        self._seen[node.index].stepped_s = node.own_s
+
+    def received(self, node: Node, sender: int, accepted: Accepted) -> None:
+        """It took in a message."""
+        seen, frame = self._seen[node.index], accepted.frame
+        seen.nothing = seen.nothing and not len(frame.body)
+        if frame.kind is Kind.STATE:
+            if Aux.MODEL in frame.aux:
+                round = self._algorithm.round(accepted.before)
+                if round != seen.offered_in:
+                    seen.offers, seen.offered_in = set(), round
+                seen.offers.add(sender)
+        elif self._rounds and frame.kind is not Kind.HELLO:
+            seen.newest.setdefault(sender, set()).add(frame.round)
+
+    def adopted(self, node: Node) -> None:
+        """It took over a model: where there are rounds, half of its neighbours must have offered
+        theirs in the round that it was in."""
+        seen, down, members = self._seen[node.index], node.engine.down, node.view.members
+        alive = {j for j in self._senders[node.index] if members[j] not in down}
+        if not self.pairs and 2 * len(seen.offers & alive) < len(alive):
+            text = f"took over a model that {sorted(seen.offers & alive)} of {sorted(alive)} offered in this round"
+            self._violate("led", node.index, text)
+
+    def sent(self, node: Node, to: int, send: Send) -> None:
+        """It sent a message."""
+        if send.to in node.refused:
+            self._violate("shut-out", node.index, f"sends to {to}, whose message it refused")
+        if to in self._seen[node.index].unfit and self._detector.unfit(node.index, to):
+            self._violate("unfit", node.index, f"sends to {to}, which trains something else")
+        if not self.pairs or send.frame.kind is not Kind.MODEL or Aux.ANSWER in send.frame.aux:
+            return
+        exchange, asked = (send.frame.aux[Aux.SESSION], send.frame.sequence), self._seen[node.index].asked
+        if asked.get(to) == exchange:
+            return
+        asked[to] = exchange
+        down, members = node.engine.down, node.view.members
+        peers = [j for j in self._topology.neighbours(node.index, send.frame.round).out if members[j] not in down]
+        if to in peers and len(peers) > 1:
+            self._places[0] += 1
+            self._places[1] += (peers.index(to) + 0.5) / len(peers) - 0.5
+            self._places[2] += (1.0 - 1.0 / len(peers) ** 2) / 12.0
+
+    def said(self, node: Node, line: Log, lies: bool, now_s: float) -> None:
+        """It logged something of a peer. `lies`: that one may."""
+        if line.event == "disagrees":
+            self._seen[node.index].unfit.add(node.view.members.index(line.fields["peer"]))
+        if line.event == "waiting" and node.engine.stage is Stage.EXCHANGING:
+            if down := node.engine.down.intersection(line.fields["missing"].split(",")):
+                self._violate("blame", node.index, f"waits for {sorted(down)}, who are gone: {line.text}")
+        elif line.event == "suspect" and not lies:
+            if now_s < self.broken_s:
+                self._violate("blame", node.index, f"blames a neighbour before anything broke: {line.text}")
+            elif fault := self._false(node, line):
+                self._violate("blame", node.index, f"{fault}: {line.text}")
+
+    def _false(self, node: Node, line: Log) -> str:
+        """Say why what it says of a neighbour is false; "" where it is true."""
+        seen = self._seen[node.index]
+        rounds = seen.newest.get(node.view.members.index(line.fields["peer"]), set())
+        if silent := _SILENT.search(line.text):
+            round, waited_s = int(silent[1]), node.own_s - seen.stepped_s
+            if waited_s < min(float(silent[2]), self._deadline_s) - 1e-3:
+                return f"it has waited for {waited_s:.3f} s"
+            news = rounds & set(range(round - self._staleness, round + 1))
+            return f"it has taken in its message of round {max(news)}" if news else ""
+        if self._rounds and (lost := _LOST.search(line.text)):
+            round = int(lost[1])
+            if round in rounds:
+                return "it has taken it in"
+            return "" if max(rounds, default=-1) > round else "no later one came"
+        return ""
+
+    def arrived(self, sender: int, arrived: Arrived) -> None:
+        """One of its messages is acknowledged. While it waited for the one before it, it took no
+        time of its link."""
+        peer, size, start_s, end_s = arrived
+        until_s, slowest = self._seen[sender].links.get(peer, (-math.inf, math.inf))
+        took_s = max(end_s - max(start_s, until_s), 1e-6)
+        self._seen[sender].links[peer] = end_s, min(slowest, size / took_s)
+
+    def rated(self, node: Node, figures: Mapping[str, float]) -> None:
+        """It says how fast its links are."""
+        for peer, (_, slowest) in self._seen[node.index].links.items():
+            if (said := figures.get(f"rate/{peer}_mbit", math.inf)) < 8e-6 * slowest * (1.0 - 1e-6):
+                text = f"takes the link to {peer} for one of {said:.3g} Mbit/s, and never saw it below {8e-6 * slowest:.3g}"
+                self._violate("rates", node.index, text)
+
+    # -- what must be so at any time, and in the end
+
+    def look(self, node: Node, now_s: float) -> None:
+        """Check a node that does not stand still."""
+        i, detector = node.index, self._detector
+        if node.has_heard and node.engine.listens:
+            unnamed = [j for j in detector.peers[i] if detector.unfit(i, j) and j not in self._seen[i].unfit]
+            if unnamed:
+                self._violate("unfit", i, f"does not say that {unnamed} train something else")
+        stage, since_s = node.engine.stage, now_s - node.since_s
+        if counted := {peer for peer in node.refused if peer not in node.engine.down}:
+            self._violate("shut-out", node.index, f"counts {sorted(counted)} as there, whose messages it refused")
+        if stage is Stage.EXCHANGING and not self._overlaps and since_s > self._deadline_s + LATE_S:
+            text = f"its round is open for {since_s:.1f} s; the deadline is {self._deadline_s:g} s"
+            self._violate("progress", node.index, text)
+        if stage is Stage.CATCHING_UP and since_s > self._catch_up_s + LATE_S:
+            self._violate("progress", node.index, f"waits for a model for {since_s:.1f} s, instead of going on")
+
+    def mixed(self, i: int, round: Round, audit: Audit, done: Sequence[Round], lied: Collection[int]) -> None:
+        """Take note of whom one of the last mixings heard, of those who had `done` that round."""
+        for j in self._topology.neighbours(i, round).in_ if audit.row else ():
+            if done[j] >= round and j not in lied and self._detector.connected(i, j):
+                self._heard[i, j] = self._heard.get((i, j), False) or j in audit.row
+
+    def conclude(self, live: Sequence[int]) -> None:
+        """Check that nobody was shut out, once all was well, and that peers were chosen fairly."""
+        for (i, j), heard in self._heard.items():
+            if not heard and i in live and j in live:
+                self._violate("shut-out", i, f"has not heard {j} in any of the last rounds")
+                return
+        count, off, variance = self._places
+        if variance and abs(off) > FAIR * math.sqrt(variance):
+            text = f"of {count} exchanges the peers were {off / count:+.2f} off the middle of those who are up"
+            self._violate("fair", None, text)
+
+
+def _scheme(algorithm: object) -> object:
+    while (inner := getattr(algorithm, "algorithm", None)) is not None:
+        algorithm = inner
+    return getattr(algorithm, "scheme", None)

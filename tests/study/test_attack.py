@@ -1,0 +1,123 @@
+"""Boards of a study that lie: what they send, how it is asked for, and what clipping and robust
+strategies make of it."""
+
+import numpy as np
+import pytest
+
+from edgegossip.recipe import Recipe, with_settings
+from edgegossip.study.attack import Attack, Boards
+from edgegossip.study.cases import Plan, make_cases, product
+from edgegossip.study.run_case import DataSetCache, check, run_case
+from edgegossip.study.summary import variants, write_plots
+from edgegossip.types import ConfigError, LocalUpdate
+from tests.study.test_plots import faked
+
+
+class _Steps:
+    """A workload that moves by a vector of its own."""
+
+    def __init__(self, step):
+        self.step = np.array(step, np.float32)
+
+    def local_update(self, x, round):
+        return LocalUpdate(self.step, 1.0, 0.5, 7, 1)
+
+
+HONEST = ([1.0, 2.0], [3.0, 2.0], [5.0, 2.0])  # mean (3, 2), standard deviation (1.633, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "scale", "target"),
+    [
+        ("sign-flip", 1.0, [10 - 3, 10 - 2]),  # from where the honest were, their mean update backwards
+        ("scaled", 10.0, [10 - 30, 10 - 20]),
+        ("alie", 1.5, [10 + 3 - 1.5 * (8 / 3) ** 0.5, 10 + 2]),
+    ],
+)
+def test_a_liar_sends_what_its_attack_says(kind, scale, target):
+    boards = Boards([_Steps(step) for step in (*HONEST, [0.0, 0.0])], Attack(kind, 1, scale))
+    x = np.full(2, 10.0, np.float32)
+    for k in range(boards.honest):
+        np.testing.assert_array_equal(boards.local_update(k, x, 0).result().delta, HONEST[k])
+    own = np.array([-4.0, 8.0], np.float32)  # wherever it is itself
+    lie = boards.local_update(3, own, 0).result()
+    np.testing.assert_allclose(own + lie.delta, target, rtol=1e-6)
+    assert boards.lies(3) and not boards.lies(2) and (lie.examples, lie.loss) == (7, 0.5)
+
+
+def cases_of(base, *sweeps, **settings):
+    return make_cases(base, Plan(settings), product(sweeps))
+
+
+def test_a_case_without_liars_is_the_same_whatever_is_said_of_them(base):
+    plain, none = cases_of(base), cases_of(base, ("attack.kind", ["none"]), ("attack.boards", [2]))
+    assert none[0].attack is None and none[0].key == plain[0].key
+    (lies,) = cases_of(base, ("attack.kind", ["alie"]))
+    assert lies.attack == Attack("alie", 1, 1.5) and lies.key != plain[0].key and lies.name == "alie"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"attack.boards": 2}, "attack.boards needs attack.kind: none, sign-flip, scaled, alie, label-flip"),
+        ({"attack.kind": "signflip"}, "unknown attack.kind 'signflip'; did you mean sign-flip"),
+        ({"attack.kind": "alie", "attack.board": 1}, "unknown key attack.board; did you mean attack.boards"),
+        ({"attack.kind": "alie", "attack.boards": 4}, "attack.boards = 4 must be a whole number from 1 to 3"),
+        ({"attack.kind": "alie", "attack.boards": True}, "attack.boards = True must be a whole number"),
+        ({"attack.kind": "alie", "attack.scale": float("nan")}, "attack.scale = nan must be a number above 0"),
+    ],
+)
+def test_mistakes_are_named(base, settings, words):
+    with pytest.raises(ConfigError, match=words):
+        cases_of(base, **settings)
+
+
+ATTACKS = ("attack.kind", ["none", "sign-flip", "scaled", "alie", "label-flip"])
+
+
+def test_a_study_that_sweeps_attacks_runs_and_plots(base, tmp_path):
+    pytest.importorskip("matplotlib", reason="an extra: pip install '.[report]'")
+    base = with_settings(base, {"run.nodes": 5, "gossip.topology": "complete", "run.rounds": 3})
+    cases = cases_of(base, ("gossip.malicious_nodes", [0, 1]), ATTACKS)
+    cache = DataSetCache()
+    results = {case.key: run_case(case, cache) for case in cases}
+    assert [result["state"] for result in results.values()].count("failed") <= 1  # scaled, and nothing against it
+    assert all("attack" in results[case.key] for case in cases if case.attack)
+    assert write_plots(tmp_path, cases, results)
+    losses = {case.name: results[case.key].get("loss", {}).get("averaged", np.inf) for case in cases}
+    assert losses["malicious_nodes=1, scaled"] < losses["malicious_nodes=0, scaled"]
+
+
+def test_attacks_are_problems_and_have_panels_of_their_own():
+    cases = make_cases(Recipe(), Plan(), product([ATTACKS, ("gossip.algorithm", ["dpsgd", "choco-sgd"])]))
+    found = [(v.panel, v.color, v.mark) for v in variants(cases, faked(cases))]
+    assert found[:2] == [("", "dpsgd", ""), ("", "choco-sgd", "")]
+    assert found[2:4] == [("sign-flip", "dpsgd", ""), ("sign-flip", "choco-sgd", "")]
+
+
+@pytest.mark.parametrize("strategy", ["krum", "multikrum", "fedmedian", "fedtrimmedavg"])
+def test_a_robust_strategy_of_a_server_study_bears_two_liars_of_twelve(base, strategy):
+    """Twelve: by name, board-10 and board-11 come before the honest board-2."""
+    params = {"server.strategy_params": {"num_malicious_nodes": 2}} if "krum" in strategy else {}
+    server = {"run.mode": "server", "run.nodes": 12, "run.rounds": 4, "server.strategy": strategy, **params}
+    shared = with_settings(base, {**server, "data.partition": "iid"})
+    attacked, honest = cases_of(shared, ("attack.kind", ["scaled", "none"]), **{"attack.boards": 2})
+    first, second = run_case(attacked, DataSetCache()), run_case(attacked, DataSetCache())
+    assert first["state"] == "done" and first["loss"] == second["loss"]
+    assert first["loss"]["averaged"] < run_case(honest, DataSetCache())["loss"]["averaged"] + 0.3
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        (
+            {"server.strategy": "bulyan", "server.strategy_params": {"num_malicious_nodes": 2}},
+            "bulyan needs .*= 11 answers",
+        ),
+        ({"server.fraction": 0.5}, "a study plays every node in every round"),
+        ({"server.strategy": "krumm"}, "did you mean krum"),
+    ],
+)
+def test_a_server_study_that_cannot_run_is_refused_before_it_starts(base, server, words):
+    with pytest.raises(ConfigError, match=words):
+        check(with_settings(base, {"run.mode": "server", "run.nodes": 8, **server}))

@@ -1,0 +1,267 @@
+"""`verify` passes a correct codec and fails each of its mutants, in the check that is meant for
+it."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip import codecs
+from edgegossip.codecs import claims, levels
+from edgegossip.codecs.checks import require_input, require_out, write
+from edgegossip.codecs.claims import Claims
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.types import DecodeError, UsageError, Vec
+from edgegossip.verify import verify
+
+S = 3
+
+
+@dataclass
+class Plain:
+    """QSGD with 3 levels of the whole vector's largest magnitude, an int8 a value: what a user
+    might write."""
+
+    name = "plain"
+    wire_id = 999
+
+    def wire_params(self) -> bytes:
+        return b""
+
+    def init(self, layout: Layout) -> Layout:
+        return layout
+
+    def claims(self, x: Vec, layout: Layout) -> Claims:
+        return Claims(True, levels.worst_case_variance(levels.uniform_levels(S), layout.size), 8 + 32 / layout.size)
+
+    def encode(self, x: Vec, state: Layout, ctx: codecs.Ctx) -> tuple[bytes, Layout]:
+        require_input(x, state)
+        scale = float(np.abs(x).max())
+        return struct.pack("<f", scale) + self.round(x / scale * S, ctx).astype(np.int8).tobytes(), state
+
+    def round(self, a: np.ndarray, ctx: codecs.Ctx) -> np.ndarray:
+        return np.floor(a + np.random.default_rng(ctx.key).random(a.size))
+
+    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
+        require_out(layout, out, weight)
+        if len(body) != 4 + layout.size:
+            raise DecodeError("wrong size")
+        scale = struct.unpack_from("<f", body)[0]
+        codes = np.frombuffer(body, np.int8, offset=4)
+        if not 0 <= scale < 1e38 or np.abs(codes.astype(int)).max() > S:
+            raise DecodeError("bad scale or code")
+        out = np.zeros(layout.size, np.float32) if out is None else out
+        write(codes * np.float32(scale / S), out, weight)
+        return out
+
+
+class TowardsZero(Plain):
+    def round(self, a: np.ndarray, ctx: codecs.Ctx) -> np.ndarray:
+        return np.trunc(a)
+
+
+class Nearest(Plain):
+    def round(self, a: np.ndarray, ctx: codecs.Ctx) -> np.ndarray:
+        return np.rint(a)
+
+
+class OneKey(Plain):
+    """Unbiased over keys that it does not use: the same error every time."""
+
+    def round(self, a: np.ndarray, ctx: codecs.Ctx) -> np.ndarray:
+        return np.floor(a + np.random.default_rng(1).random(a.size))
+
+
+class Leaks(Plain):
+    """A tenth of each value's neighbour comes along, less what of it lies along x: a bias that
+    leaves the gain at 1."""
+
+    def round(self, a: np.ndarray, ctx: codecs.Ctx) -> np.ndarray:
+        other = np.roll(a, 1).astype(np.float64)
+        other -= (other @ a) / (a.astype(np.float64) @ a) * a
+        return np.clip(super().round(a + 0.1 * other, ctx), -S, S)
+
+
+class SlightlyTooLarge(Plain):
+    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
+        values = super().decode(body, layout) * np.float32(1.03)
+        if out is None:
+            return values
+        write(values, out, weight)
+        return out
+
+
+class ClaimsLessVariance(Plain):
+    def claims(self, x: Vec, layout: Layout) -> Claims:
+        return replace(super().claims(x, layout), variance=0.7)
+
+
+class ClaimsLessEntropy(Plain):
+    def claims(self, x: Vec, layout: Layout) -> Claims:
+        return replace(super().claims(x, layout), entropy_bits=6.5)
+
+
+class Forgetful(Plain):
+    calls = itertools.count()
+
+    def round(self, a: np.ndarray, ctx: codecs.Ctx) -> np.ndarray:
+        return np.floor(a + np.random.default_rng(next(self.calls)).random(a.size))
+
+
+class Scribbles(Plain):
+    def encode(self, x: Vec, state: Layout, ctx: codecs.Ctx) -> tuple[bytes, Layout]:
+        body = super().encode(x, state, ctx)
+        x[0] = -x[0]
+        return body
+
+
+class IgnoresWeight(Plain):
+    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
+        return super().decode(body, layout, out)
+
+
+class KeepsOut(Plain):
+    """Adds when it should overwrite."""
+
+    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
+        return super().decode(body, layout, out, 1.0 if out is not None and weight is None else weight)
+
+
+class Doubles(Plain):
+    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Any:
+        return super().decode(body, layout, out, weight).astype(np.float64)
+
+
+class TakesNan(Plain):
+    def encode(self, x: Vec, state: Layout, ctx: codecs.Ctx) -> tuple[bytes, Layout]:
+        return super().encode(np.nan_to_num(x), state, ctx)
+
+
+class TakesAnyLength(Plain):
+    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
+        return super().decode(bytes(body)[: 4 + layout.size], layout, out, weight)
+
+
+class FillsUp(Plain):
+    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
+        return super().decode(bytes(body).ljust(4 + layout.size, b"\0"), layout, out, weight)
+
+
+class TrustsScales(Plain):
+    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
+        if len(body) != 4 + layout.size:
+            raise DecodeError("wrong size")
+        out = np.zeros(layout.size, np.float32) if out is None else out
+        with np.errstate(all="ignore"):
+            scale = np.frombuffer(body, "<f4", 1)[0] / np.float32(S)
+            write(np.frombuffer(body, np.int8, offset=4) * scale, out, weight)
+        return out
+
+
+class Crashes(Plain):
+    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
+        if len(body) < 5:
+            raise IndexError("out of range")
+        return super().decode(body, layout, out, weight)
+
+
+def failed(codec: Any, **options: Any) -> set[str]:
+    report = verify.verify(codec, "x", size=4096, **options)
+    names = {check.name for check in report.checks if check.passed is False}
+    assert report.passed == (not names)
+    return names
+
+
+def test_a_correct_codec_passes() -> None:
+    report = verify.verify(Plain(), "mine", size=4096)
+    assert report.passed and report.codec == "mine"
+    assert [check.name for check in report.checks] == ["gain", "bias", "variance", "size", "same", "refuses"]
+    assert all(check.passed for check in report.checks)
+    assert report.bits_per_value == 8 + 32 / 4096
+    by_name = {check.name: check for check in report.checks}
+    assert report.relative_error == pytest.approx(by_name["variance"].value ** 0.5)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "expected"),
+    [
+        (TowardsZero, {"gain": "", "bias": ""}),
+        (Nearest, {"gain": "", "bias": ""}),
+        (OneKey, {"gain": "", "bias": ""}),
+        (SlightlyTooLarge, {"gain": ""}),
+        (Leaks, {"bias": ""}),
+        (ClaimsLessVariance, {"variance": ""}),
+        (ClaimsLessEntropy, {"size": "entropy 6.500"}),
+        (Forgetful, {"same": "equal input, state and key gave other bytes"}),
+        (Scribbles, {"encodes": "ValueError: assignment destination is read-only"}),
+        (IgnoresWeight, {"same": "decoding with a weight is not out + weight * values"}),
+        (KeepsOut, {"same": "equal bytes decoded to other values"}),
+        (Doubles, {"same": "decoding gave float64[4096], or values that are not finite"}),
+        (TakesNan, {"refuses": "a NaN in the input was encoded"}),
+        (TakesAnyLength, {"refuses": "a body of 4100 bytes was also decoded with 4101"}),
+        (FillsUp, {"refuses": "a body of 4100 bytes was also decoded with 0"}),
+        (TrustsScales, {"refuses": "a damaged body decoded to values that are not finite"}),
+        (Crashes, {"refuses": "a wrong body ended in IndexError, not in DecodeError: out of range"}),
+    ],
+)
+def test_every_mutant_fails_where_it_should(mutant: Callable[[], Any], expected: dict[str, str]) -> None:
+    """In these checks and no other, by these words: every check is seen to fail alone, and every
+    reason that it can have."""
+    report = verify.verify(mutant(), "x", size=4096, draws=64)
+    assert {check.name: check.note for check in report.checks if check.passed is False} == expected
+    assert not report.passed
+
+
+def test_a_receiver_that_decodes_otherwise_fails() -> None:
+    assert failed(Plain(), rebuild=lambda wire_id, params: SlightlyTooLarge()) == {"same"}
+    assert failed(Plain(), rebuild=lambda wire_id, params: Plain()) == set()
+
+
+def test_a_codec_that_cannot_encode_decode_or_claim_is_told_so() -> None:
+    class NoEncode(Plain):
+        def encode(self, x: Vec, state: Layout, ctx: codecs.Ctx) -> Any:
+            raise ValueError("no way")
+
+    class Infinite(Plain):
+        def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
+            return np.full(layout.size, np.inf, np.float32)
+
+    class WrongClaims(Plain):
+        def claims(self, x: Vec, layout: Layout) -> Any:
+            return True
+
+    for codec, said in ((NoEncode(), "ValueError: no way"), (Infinite(), "infinity"), (WrongClaims(), "claims() must")):
+        report = verify.verify(codec, "x", size=64)
+        assert not report.passed and said in report.checks[0].note
+
+
+def test_sizes_and_draws_out_of_range() -> None:
+    for options in ({"size": 63}, {"draws": 3}, {"size": 2**26, "draws": 32}):
+        with pytest.raises(UsageError):
+            verify.verify(Plain(), "x", **options)
+
+
+@pytest.mark.parametrize("size", [64, 100, 4097, 65536])
+def test_the_trial_has_exactly_the_size(size: int) -> None:
+    layout, x = verify.trial(size)
+    assert layout.size == x.size == size and x.dtype == np.float32 and np.isfinite(x).all() and x.any()
+
+
+@pytest.mark.parametrize("name", codecs.names())
+def test_every_codec_keeps_what_it_claims(name: str) -> None:
+    report = verify.verify(codecs.get(name), name, size=16384, draws=24, rebuild=codecs.from_wire)
+    assert report.passed, [check for check in report.checks if check.passed is False]
+
+
+def test_claims_of_buckets() -> None:
+    layout = Layout.of([TensorSpec("a", (600,)), TensorSpec("b", (3,))])
+    assert claims.largest_bucket(layout, 512) == 512
+    assert claims.largest_bucket(layout, 1024) == 600
+    assert claims.largest_bucket(layout, 0) == 600
+    assert claims.largest_bucket(Layout.of([TensorSpec("a", (0,))]), 0) == 1
