@@ -203,7 +203,7 @@ def to_toml(profile: DeviceProfile) -> str:
 def _folder() -> Path:
     """devices/ as a wheel has it, inside the package, or as the source tree has it, beside the
     package."""
-    package = Path(__file__).parents[2]
+    package = Path(__file__).parents[1]
     inside = package / "devices"
     return inside if inside.is_dir() else package.parent / "devices"
 

@@ -19,7 +19,7 @@ from edgegossip.scale.calibrate import replaced
 from edgegossip.scale.devices import load_device
 from edgegossip.types import ConfigError, DataError
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 REPORTS = sorted((ROOT / "devices/reports").glob("*.json"))
 
 

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgegossip import codecs
+from edgegossip import codecs, verify
 from edgegossip.codecs import claims, levels
 from edgegossip.codecs.claims import Claims
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.verify import verify
 
 LAYOUT, X = verify.trial(4096)
 

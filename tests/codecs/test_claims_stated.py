@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgegossip import codecs
+from edgegossip import codecs, verify
 from edgegossip.codecs import claims
 from edgegossip.codecs.claims import Claims
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import Vec
-from edgegossip.verify import verify
 
 LAYOUT, X = verify.trial(20_000)
 

@@ -158,6 +158,6 @@ def test_unknown_names_get_the_nearest():
 
 
 def test_files_are_plain_toml_beside_the_package():
-    folder = Path(__file__).parents[3] / "devices"
+    folder = Path(__file__).parents[2] / "devices"
     assert {p.stem for p in folder.glob("*.toml")} == set(devices.device_names())
     assert all(tomllib.loads(p.read_text())["sources"] for p in folder.rglob("*.toml"))

@@ -11,7 +11,7 @@ import pytest
 
 from edgegossip.scale.devices import load_device
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import paper_table3 as paper  # scripts are no package
 
 BITS = {"SGD": 32.0, "8-bit-ElastiQuant": 8.03, "4-bit-ElastiQuant": 4.03, "E-ElastiQuant": 3.05}

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from edgegossip import recipe as recipes
 from edgegossip.cli.main import cli
+from edgegossip.codecs.typical import in_layout
 from edgegossip.fleet.launch.preflight import check_parts, preflight
 from edgegossip.node.spec import default_members
 from edgegossip.scale import devices
@@ -17,7 +18,6 @@ from edgegossip.scale.devices import SHORT_STEP, SHORT_STEP_S, FleetProfile, Lin
 from edgegossip.scale.plan import Alternative, plan, plan_text
 from edgegossip.training import layout_of
 from edgegossip.types import ConfigError
-from lab.bench.inputs import in_layout
 
 SMALL = ("model.params.hidden=[256]", "training.batch_size=64")
 
@@ -72,7 +72,7 @@ def test_a_round_sends_one_fragment_and_overlap_is_said_to_be_left_out(gossip):
 
 def test_two_kinds_of_boards_that_are_equally_slow_limit_a_round_together(gossip, tmp_path):
     """Neither of them alone shortens it, and it is not the latency."""
-    folder = Path(devices.__file__).parents[3] / "devices"
+    folder = Path(devices.__file__).parents[2] / "devices"
     for name in "ab":
         (tmp_path / f"{name}.toml").write_text((folder / "raspberry-pi-4.toml").read_text())
     boards = tuple((str(tmp_path / f"{name}.toml"), 2) for name in "ab")

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgegossip import codecs
+from edgegossip import codecs, verify
 from edgegossip.codecs import claims, levels
 from edgegossip.codecs.checks import require_input, require_out, write
 from edgegossip.codecs.claims import Claims
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import DecodeError, UsageError, Vec
-from edgegossip.verify import verify
 
 S = 3
 

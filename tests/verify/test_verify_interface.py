@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgegossip import codecs
+from edgegossip import codecs, verify
 from edgegossip.codecs.claims import Claims
 from edgegossip.layout import Layout
 from edgegossip.types import DecodeError, UsageError, Vec
-from edgegossip.verify import interface, verify
+from edgegossip.verify import interface
 from tests.verify.test_verify import Plain
 
 
