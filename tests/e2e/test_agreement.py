@@ -12,6 +12,9 @@ import pytest
 
 from tests.e2e.command import edgegossip, unwrapped
 
+# The simulator has the rule `unfit`, tests/mesh and tests/flower/test_agreement.py the words, and
+# tests/fleet/launch/test_run_folders.py how a run ends in which nobody fits.
+pytestmark = pytest.mark.slow
 OWN = (
     *("--set", "data.name=tests.e2e.classes:data"),
     *("--set", "model.name=mlp"),
@@ -25,7 +28,6 @@ def events(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.slow  # the simulator's rule `unfit`; tests/mesh/test_agreement.py has the words
 def test_gossip_goes_on_without_boards_whose_data_lack_two_classes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,7 +70,6 @@ def test_gossip_where_nobody_fits_anybody_fails_and_says_why(tmp_path: Path, mon
     assert code == 6 and "do not fit together" in err, err
 
 
-@pytest.mark.slow  # tests/flower/test_agreement.py and tests/engine/test_server_agreement.py have both ends
 def test_a_coordinator_goes_on_without_a_board_whose_data_lack_two_classes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

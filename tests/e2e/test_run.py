@@ -99,7 +99,8 @@ def _check_folder(folder: Path, plots: int) -> None:
     assert recipes.load(str(folder / "recipe.toml")).run.rounds == ROUNDS
 
 
-@pytest.mark.parametrize("mode", ["gossip", pytest.param("server", marks=pytest.mark.slow)])
+@pytest.mark.slow  # until Ctrl-C, below
+@pytest.mark.parametrize("mode", MODES)
 def test_killed_board_is_named_within_10_s_and_the_others_finish(mode: str, tmp_path: Path) -> None:
     """With an exit code of its own."""
     settings = ("--set", {"gossip": "run.rounds=150", "server": "run.rounds=40"}[mode], "--set", "run.nodes=3")
@@ -135,39 +136,30 @@ def test_board_killed_before_the_first_round_holds_up_nobody(moment: str, tmp_pa
 
 
 @pytest.mark.parametrize("mode", ["gossip", pytest.param("server", marks=pytest.mark.slow)])
-def test_ctrl_c_leaves_no_process(mode: str, tmp_path: Path) -> None:
+def test_a_killed_board_is_named_the_others_go_on_and_ctrl_c_leaves_no_process(mode: str, tmp_path: Path) -> None:
     """Until then Prometheus can read what each board measured."""
-    where = f"127.0.0.1:{free_port()}"
-    with edgegossip("run", f"quickstart-{mode}", *LONG, *TWO[mode], "--metrics", where, runs=tmp_path) as running:
-        running.wait_until(lambda: running.rounds_done(2, boards=2))
+    where, nodes = f"127.0.0.1:{free_port()}", ("--set", "run.nodes=3")
+    with edgegossip("run", f"quickstart-{mode}", *LONG, *nodes, "--metrics", where, runs=tmp_path) as running:
+        running.wait_until(lambda: running.rounds_done(2, boards=3))
         with urllib.request.urlopen(f"http://{where}/metrics", timeout=10) as answer:
             families = {f.name: f.samples for f in text_string_to_metric_families(answer.read().decode())}
+        _kill(running, "board-1")
+        running.wait_until(lambda: _said(running, "lost") == {"board-1"})
+        steps = _steps(running)
+        running.wait_until(lambda: all(_steps(running)[b] > steps[b] + 20 for b in ("board-0", "board-2")))
         running.process.send_signal(signal.SIGINT)
-        code, out, err = running.finish(30)
+        code, out, err = running.finish()
         assert running.nobody_left()
     rounds = {s.labels["node"]: s.value for s in families["edgegossip_rounds"]}
-    assert rounds.keys() - {"coordinator"} == {"board-0", "board-1"} and min(rounds.values()) >= 1, rounds
+    assert rounds.keys() - {"coordinator"} == {f"board-{k}" for k in range(3)} and min(rounds.values()) >= 1, rounds
     assert code == 130 and "Traceback" not in out + err
+    assert "board-1" in out + err and "SIGKILL" in out + err
     assert f"  edgegossip run --resume {running.folder()}" in err.splitlines()  # to copy as a line
     assert (running.folder() / "report.html").is_file() and "report.html" in err
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # test_forked.py needs the port of a coordinator that was killed, test_resume.py has boards
 @pytest.mark.parametrize("mode", MODES)
-def test_ctrl_c_after_a_loss_names_the_board(mode: str, tmp_path: Path) -> None:
-    with edgegossip("run", f"quickstart-{mode}", *LONG, runs=tmp_path) as running:
-        running.wait_until(lambda: running.rounds_done(5))
-        running.board("board-2").send_signal(signal.SIGKILL)
-        running.wait_until(lambda: _said(running, "lost") == {"board-2"}, timeout_s=10)
-        running.process.send_signal(signal.SIGINT)
-        code, out, err = running.finish(30)
-        assert running.nobody_left()
-    assert code == 130
-    assert "board-2" in out + err and "SIGKILL" in out + err and "Traceback" not in out + err
-
-
-# In server mode the coordinator's own processes have to end, too.
-@pytest.mark.parametrize("mode", [pytest.param("gossip", marks=pytest.mark.slow), "server"])
 def test_parent_killed_leaves_no_process(mode: str, tmp_path: Path) -> None:
     with edgegossip("run", f"quickstart-{mode}", *LONG, *TWO[mode], runs=tmp_path) as running:
         running.wait_until(lambda: running.rounds_done(2, boards=2))

@@ -17,9 +17,13 @@ import torch
 
 from edgegossip.telemetry.run_folder import RunData, read_run
 from edgegossip.telemetry.summary import summarise
-from tests.e2e.command import Running, edgegossip, in_this_process, run_json, unwrapped
+from tests.e2e.command import Running, edgegossip, run_json, unwrapped
 from tests.e2e.test_restart import free_ports, steps
 
+# tests/training/test_script.py has what a script may do, test_forked.py some in processes,
+# tests/fleet/launch what becomes of those that fail or are killed, tests/test_notebook.py a
+# coordinator's own.
+pytestmark = pytest.mark.slow
 # Each board draws data of its own, from one law: y = x W. No two boards see the same example. As
 # under hydra it goes to another folder, here one where nothing can be written.
 SCRIPT = """
@@ -80,13 +84,9 @@ def metrics(data: RunData, node: str, name: str) -> list[float]:
             "gossip",
             ("gossip.algorithm=choco-sgd", "codec.name=minmax8", "outer.optimizer=nesterov", "outer.momentum=0.4"),
         ),
-        pytest.param("gossip", ("gossip.algorithm=ad-psgd", "gossip.topology=complete"), marks=pytest.mark.slow),
-        pytest.param("server", ("codec.name=minmax8", "outer.optimizer=nesterov"), marks=pytest.mark.slow),
-        pytest.param(
-            "server",
-            ("server.strategy=fedadam", "server.strategy_params.eta=0.01", "evaluation.where=coordinator"),
-            marks=pytest.mark.slow,
-        ),
+        ("gossip", ("gossip.algorithm=ad-psgd", "gossip.topology=complete")),
+        ("server", ("codec.name=minmax8", "outer.optimizer=nesterov")),
+        ("server", ("server.strategy=fedadam", "server.strategy_params.eta=0.01", "evaluation.where=coordinator")),
     ],
     ids=["choco", "ad-psgd", "fedavg", "fedadam"],
 )
@@ -117,7 +117,6 @@ def test_a_script_trains_on_boards_of_this_machine(
     assert metrics(data, "board-2", "time/compute_s") and summary["sent_bytes"]["payload"] > 0
 
 
-@pytest.mark.slow  # tests/training/test_script.py has its state, test_tls.py a board that is killed
 def test_a_board_that_is_killed_goes_on_with_its_optimiser(script: Path, tmp_path: Path) -> None:
     # Slow rounds: the run must not be over before the board is back.
     script.write_text(
@@ -158,25 +157,6 @@ def check_that_a_script_holds(saved: Path, model: Any) -> None:
     assert state and all(np.array_equal(model[name], value.numpy()) for name, value in state.items())
 
 
-def test_boards_join_one_that_founds_the_run(script: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Who joins says its own script: what a peer sends names no program that this board would
-    run."""
-    [port] = free_ports(1)
-    where = ("--members", "pi-1,pi-2", "--listen", f"127.0.0.1:{port}", "--set", "run.rounds=8")
-    with ExitStack() as stack:
-        first = stack.enter_context(board(script, "pi-1", tmp_path / "one", *where))
-        first.wait_until(lambda: any((tmp_path / "one").glob("runs/*/events.jsonl")))
-        nothing = ("--join", f"127.0.0.1:{port}", "--name", "pi-2", "--runs", str(tmp_path / "runs"))
-        code, _, err = in_this_process(capfd, "node", *nothing)
-        assert code == 2 and "the run trains with train.py: name this board's own" in err
-        second = stack.enter_context(board(script, "pi-2", tmp_path / "two", "--join", f"127.0.0.1:{port}"))
-        finished([first, second])
-    for name, folder in (("pi-1", "one"), ("pi-2", "two")):
-        kept = np.load(next((tmp_path / folder / "runs").glob(f"*/checkpoint/{name}.npz")))
-        check_that_a_script_holds(tmp_path / folder / f"{name}.pt", kept)
-
-
-@pytest.mark.slow  # test_follow.py has such processes, tests/test_notebook.py a coordinator's own script
 def test_boards_train_through_a_coordinator(script: Path, tmp_path: Path) -> None:
     [port] = free_ports(1)
     with ExitStack() as stack:
@@ -193,7 +173,6 @@ def test_boards_train_through_a_coordinator(script: Path, tmp_path: Path) -> Non
         check_that_a_script_holds(folder / f"{name}.pt", kept)
 
 
-@pytest.mark.slow  # tests/fleet/launch/test_supervisor.py has it of boards that do nothing else
 @pytest.mark.parametrize("mode", ["gossip", "server"])
 def test_a_run_whose_boards_fail_before_their_first_round_ends_with_the_one_cause(
     mode: str, script: Path, tmp_path: Path
@@ -224,7 +203,6 @@ def test_a_run_whose_boards_fail_before_their_first_round_ends_with_the_one_caus
     assert [f["kind"] for f in summarise(data)["verdict"]] == ["lost"]
 
 
-@pytest.mark.slow  # its line is tests/training/test_script.py's, the loss tests/fleet/launch/test_supervisor.py's
 def test_a_script_that_raises_is_named_and_the_others_go_on(script: Path, tmp_path: Path) -> None:
     text = script.read_text().replace(
         "    for _ in range(5):", "    for _ in range(5 // (run.name != 'board-1' or round < 3)):"

@@ -17,7 +17,7 @@ import pytest
 
 from edgegossip import __version__
 from edgegossip.fleet.launch import fork_server as module
-from edgegossip.fleet.launch.fork_server import MODULES, ForkServer
+from edgegossip.fleet.launch.fork_server import ForkServer
 from edgegossip.types import HostError
 
 BOARD = ["node", "quickstart-gossip", "--managed", "--name", "board-0", "--boards", "board-0,board-1"]
@@ -35,7 +35,7 @@ time.sleep(300)
 
 @pytest.fixture(scope="module")
 def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    with ForkServer(MODULES["gossip"], 3, tmp_path_factory.mktemp("fork-server") / "fork-server.log") as fork_server:
+    with ForkServer(LIGHT, 3, tmp_path_factory.mktemp("fork-server") / "fork-server.log") as fork_server:
         yield fork_server
 
 
@@ -129,6 +129,17 @@ def test_a_board_outlives_a_fork_server_that_ends_at_once(monkeypatch: pytest.Mo
     with ForkServer(["a_slow_session"], 1, tmp_path / "fork-server.log") as alone:
         board = alone.spawn(["--version"], tmp_path / "board.log")
     assert board.stdout.read().decode().split()[-1] == __version__ and board.wait(20) == 0
+
+
+def test_what_a_board_forked_ends_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "forks_at_its_end.py").write_text(
+        "import atexit, os, time\n\n\n@atexit.register\ndef last():\n    if os.fork() == 0:\n        time.sleep(600)\n"
+    )
+    with ForkServer(["forks_at_its_end"], 1, tmp_path / "fork-server.log") as alone:
+        board = alone.spawn(["--version"], tmp_path / "board.log")
+        assert board.wait(20) == 0
+    assert board.stdout.read().decode().split()[-1] == __version__  # to its end: nobody holds the pipe
 
 
 def test_where_a_process_cannot_adopt_others_each_board_loads_for_itself(

@@ -8,6 +8,7 @@ import pytest
 
 from edgegossip.fleet.launch.run_folders import conclude, shown_when_it_fails
 from edgegossip.telemetry.run_folder import RunFolder
+from tests.report.web.synthetic import write_run
 
 
 def test_a_run_without_a_round_ends_with_its_own_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,6 +21,16 @@ def test_a_run_without_a_round_ends_with_its_own_exit_code(tmp_path: Path, capsy
     assert conclude(folder, plots=True, as_json=False) == 6
     out = capsys.readouterr().out
     assert "fits none of its neighbours" in out and "page " in out and "plot " not in out
+
+
+def test_a_run_that_failed_its_purpose_says_so_and_ends_with_a_code_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        conclude(RunFolder.reopen(write_run(tmp_path, boards=3, rounds=8, lost=True)), plots=False, as_json=False) == 8
+    )
+    out = " ".join(capsys.readouterr().out.split())
+    assert "RUIN: the fleet split" in out
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
