@@ -40,14 +40,6 @@ def check_that_it_went_on(summary: dict[str, Any], data: RunData, rounds: int, a
     assert not list(data.path.glob("checkpoint/*/*.ckpt"))  # nobody will go on from them
 
 
-@pytest.mark.slow  # below with identities, and of a whole run
-def test_a_board_that_is_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    settings = {"checkpoint.every": 1, "checkpoint.slack_s": 0, "evaluation.every": 20}
-    settings |= {"run.nodes": 3, "codec.name": "8-bit-elastiquant"}
-    summary, data = run_with_a_death("choco-sgd", tmp_path, 80, 25, **settings)
-    check_that_it_went_on(summary, data, 80, 25)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", gossip.names())
