@@ -133,11 +133,10 @@ def test_a_board_outlives_a_fork_server_that_ends_at_once(monkeypatch: pytest.Mo
 
 def test_what_a_board_forked_ends_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "forks_at_its_end.py").write_text(
-        "import atexit, os, time\n\n\n@atexit.register\ndef last():\n    if os.fork() == 0:\n        time.sleep(600)\n"
-    )
-    with ForkServer(["forks_at_its_end"], 1, tmp_path / "fork-server.log") as alone:
-        board = alone.spawn(["--version"], tmp_path / "board.log")
+    forks = "import os, time\n\nalone = os.setsid\nos.setsid = lambda: (alone(), os.fork() or time.sleep(600))\n"
+    (tmp_path / "a_forking_board.py").write_text(forks)
+    with ForkServer(["a_forking_board"], 1, tmp_path / "fork-server.log") as server:
+        board = server.spawn(["--version"], tmp_path / "board.log")
         assert board.wait(20) == 0
     assert board.stdout.read().decode().split()[-1] == __version__  # to its end: nobody holds the pipe
 
