@@ -4,13 +4,18 @@ tests."""
 
 from __future__ import annotations
 
+import json
 import shutil
+import signal
 import socket
+import tempfile
 import textwrap
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +33,18 @@ from edgegossip.fleet.store import Fleet
 from edgegossip.modelfile import ModelFile
 from edgegossip.node.bootstrap import follow
 from edgegossip.node.storage import vector_of
+from edgegossip.report.models import RunModels
+from edgegossip.telemetry.records import PARTS
 from edgegossip.telemetry.run_folder import RunData, read_run
+from edgegossip.training import layout_of
 from edgegossip.types import ConfigError, PeerError, UsageError
 from tests.e2e.command import TIMEOUT_S, in_this_process
+from tests.e2e.command import edgegossip as command
 from tests.e2e.network import Namespaces, first_namespace, needs_namespaces
+from tests.e2e.played import NODES, ROUNDS, played
 from tests.e2e.test_local_data import holds_any, sets, sniffed, windows, written
-from tests.e2e.test_restart import free_ports
+from tests.e2e.test_restart import free_ports, steps
+from tests.e2e.test_resume import events_of
 from tests.e2e.test_script import SCRIPT, check_that_a_script_holds
 from tests.e2e.test_server_resume import undisturbed
 from tests.e2e.test_tls import free_port
@@ -299,7 +310,7 @@ def test_a_coordinator_that_is_not_there_is_waited_for_but_not_for_ever() -> Non
 
 
 # `run --alone`: what each board learns by itself, together, and with the average of the models.
-ROUNDS, STEPS, LR = 12, 2, 0.1
+TURNS, STEPS, LR = 12, 2, 0.1
 COMPARED = """
     import argparse
     from pathlib import Path
@@ -353,7 +364,7 @@ def rmse(model: torch.nn.ModuleDict, index: int) -> float:
 def by_itself(index: int) -> float:
     (x, y), model = data_of(index), model_of()
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-    for _ in range(ROUNDS * STEPS):
+    for _ in range(TURNS * STEPS):
         optimizer.zero_grad()
         (model["head"](model["body"](x)) - y).square().mean().backward()
         optimizer.step()
@@ -369,7 +380,7 @@ def test_each_board_has_its_score_alone_together_and_with_the_average(
     the run together."""
     script, runs = tmp_path / "train.py", tmp_path / "runs"
     script.write_text(textwrap.dedent(COMPARED))
-    pairs = (f"run.mode={mode}", f"run.rounds={ROUNDS}", "network.tls=off")
+    pairs = (f"run.mode={mode}", f"run.rounds={TURNS}", "network.tls=off")
     sets = [part for pair in pairs for part in ("--set", pair)]
     more = ("--boards", "3", "--alone", "--no-plots", "--runs", str(runs), *sets)
     code, out, err = in_this_process(capfd, "run", str(script), *more, "--", f"{tmp_path}/{{board}}", "{index}")
@@ -416,3 +427,114 @@ def test_a_learning_rate_beyond_all_measure_is_a_ruin(tmp_path: Path, capfd: pyt
     two = ("run.nodes=2", "gossip.topology=complete", "run.rounds=40", "evaluation.every=40", "training.lr=50")
     code, verdict, _ = run(tmp_path, capfd, *two)
     assert code == RUIN and verdict[0]["kind"] in ("diverged", "chance") and "training.lr = 50" in verdict[0]["cure"]
+
+
+@pytest.mark.usefixtures("runs_fork_from_it")
+@pytest.mark.parametrize("mode", ["gossip", "server"])
+def test_run_trains_and_accounts_for_bytes_and_seconds(
+    mode: str, tmp_path_factory: pytest.TempPathFactory, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And its folder is complete."""
+    run = played(mode, tmp_path_factory, partial(in_this_process, capfd))
+    assert run.code == 0, run.err
+    best, who = RunModels([run.folder]).best_round, [f"board-{k}" for k in range(NODES)]
+    names = who if mode == "gossip" else ["coordinator"]
+    assert [file.name for file in sorted((run.folder / "best").iterdir())] == [f"{name}.{best}.npz" for name in names]
+    reached: defaultdict[int, float] = defaultdict(float)  # the boards' evaluations, or the coordinator's
+    for record in read_run(run.folder).metrics():
+        reached[record.step + 1] += record.number("eval/accuracy") or 0.0
+    assert reached[best] == pytest.approx(max(reached.values()))
+    _check_accounts(run.folder, mode)
+    _check_folder(run.folder, plots=3 if mode == "gossip" else 0)
+    for word in ("board-0", f"board-{NODES - 1}", "compute", "transmit", "payload", "this command took"):
+        assert word in run.out
+    assert "\x1b[" not in run.out + run.err and "Traceback" not in run.out + run.err
+
+
+def _check_accounts(folder: Path, mode: str) -> None:
+    result = json.loads((folder / "summary.json").read_text())
+    assert (result["mode"], result["nodes"], result["rounds"], result["failed_nodes"]) == (mode, NODES, ROUNDS, [])
+    assert result["verdict"] == []
+    assert 0.3 < result["accuracy"]["min"] <= result["accuracy"]["mean"] <= result["accuracy"]["max"] <= 1
+    values = layout_of(recipes.load(f"quickstart-{mode}")).size
+    bits = result["bits_per_value"]
+    assert 8 < bits < 8.5
+    copies = 2 if mode == "gossip" else 1
+    sent = result["sent_bytes"]
+    assert sent["payload"] == pytest.approx(NODES * ROUNDS * copies * values * bits / 8)
+    assert sent["overhead"] > 0
+    assert sent["payload"] + sent["overhead"] <= sent["socket"] * 1.001
+    rows = [r for r in read_run(folder).metrics() if r.node.startswith("board")]
+    assert len(rows) == NODES * ROUNDS
+    for row in rows:
+        parts = sum(row.number(f"time/{p}_s") or 0 for p in PARTS)
+        assert parts == pytest.approx(row.number("time/round_s"), rel=1e-6)
+        cpu = sum(row.number(f"cpu/{p}_s") or 0 for p in PARTS)
+        assert cpu == pytest.approx(row.number("time/cpu_s"), abs=1e-5)
+        stages = sum(row.number(f"time/{s}_s") or 0 for s in ("forward", "backward", "optimiser"))
+        assert 0 < stages <= row.number("time/compute_s")
+
+
+def _check_folder(folder: Path, plots: int) -> None:
+    names = {p.name for p in folder.iterdir()}
+    assert {"recipe.toml", "env.json", "events.jsonl", "metrics.jsonl", "summary.json", "checkpoint"} <= names
+    found = len(list(folder.rglob("*.png")))
+    assert found >= plots and bool(found) == bool(plots)
+    assert list((folder / "checkpoint").iterdir())
+    assert recipes.load(str(folder / "recipe.toml")).run.rounds == ROUNDS
+
+
+@pytest.mark.usefixtures("runs_fork_from_it")
+def test_a_board_that_is_killed_goes_on_and_so_does_the_whole_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With identities; each time one finished round is lost at most. Boards train no further than a
+    file allows."""
+    rounds, steps_a_round, allowed, keys = 24, 5, tmp_path / "allowed", tmp_path / "keys"
+    keys.mkdir()
+    monkeypatch.setenv("TMPDIR", str(keys))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+    def allow(rounds: int) -> None:
+        allowed.write_bytes(bytes(rounds * steps_a_round))
+
+    pairs = ("network.tls=on", "network.restarts=1", "checkpoint.slack_s=0", "run.nodes=2", f"run.rounds={rounds}")
+    pairs += ("gossip.topology=complete", f"training.local_steps={steps_a_round}", "evaluation.every=24")
+    pairs += ("model.name=tests.e2e.slow_mlp:slow_mlp", "model.params.pause_s=0", f"model.params.allowed={allowed}")
+    sets = [word for pair in pairs for word in ("--set", pair)]
+    allow(4)
+    with command("run", "quickstart-gossip", *sets, "--no-plots", runs=tmp_path / "killed") as killed:
+        killed.wait_until(lambda: killed.rounds_done(4, boards=2))
+        board = killed.board("board-1")
+        assert "--identity" in " ".join(board.cmdline()) and [*keys.glob("edgegossip-fleet-*")]
+        board.kill()
+        killed.wait_until(lambda: len(events_of(read_run(killed.folder()), "board-1", "started")) == 2)
+        allow(12)  # of a board that has started again: 12 more
+        killed.wait_until(lambda: killed.rounds_done(12, boards=2))
+        killed.process.send_signal(signal.SIGKILL)
+        killed.process.wait()
+        assert killed.nobody_left()
+        folder = killed.folder()
+    again = events_of(read_run(folder), "board-1", "started")[1]
+    assert "from its checkpoint of round" in again.text and again.fields["round"] in (3, 4)
+    before = {node: [r.step for r in read_run(folder).metrics() if r.node == node] for node in steps(killed)}
+    allow(rounds)
+    left = {*keys.iterdir()}  # of the run that was killed; test_identities.py has what becomes of it
+    code, out, err = in_this_process(capfd, "run", "--resume", str(folder), "--no-plots", "--json")
+    assert code == 0, err
+    summary, data = json.loads(out), read_run(folder)
+    assert (summary["failed_nodes"], summary["restarted_nodes"]) == ([], ["board-1"]) and summary["rounds"] == rounds
+    assert [one["rounds"] for one in summary["resumes"]] == [min(done[-1] for done in before.values()) + 1]
+    for node, done in before.items():
+        began = events_of(data, node, "started")[-1].fields["round"]
+        assert began >= done[-1], "more than one finished round was lost"
+        own = [r.step for r in data.metrics() if r.node == node]
+        assert own == [*done, *range(began, rounds)]
+        times = [r.t_s for r in data.metrics() if r.node == node]
+        assert times == sorted(times)
+    assert summary["accuracy"]["min"] > 0.7
+    assert {*keys.glob("edgegossip-fleet-*")} <= left
+    logs = "".join(log.read_text() for log in folder.glob("logs/*.log"))
+    assert "ssl_transport" not in logs and "Traceback" not in logs
+    code, _, err = in_this_process(capfd, "run", "--resume", str(folder))
+    assert code == 2 and "all of its boards have finished" in err

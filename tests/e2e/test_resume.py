@@ -15,7 +15,7 @@ import pytest
 
 from edgegossip import gossip
 from edgegossip.telemetry.run_folder import RunData, read_run
-from tests.e2e.command import edgegossip, in_this_process
+from tests.e2e.command import edgegossip
 from tests.e2e.test_restart import free_ports, run_with_a_death, steps
 
 
@@ -49,61 +49,6 @@ def test_with_every_algorithm(name: str, tmp_path: Path) -> None:
         settings["training.momentum"] = 0.0
     summary, data = run_with_a_death(name, tmp_path, 120, 40, **settings)
     check_that_it_went_on(summary, data, 120, 40)
-
-
-def test_a_board_that_is_killed_goes_on_and_so_does_the_whole_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """With identities; each time one finished round is lost at most. Boards train no further than a
-    file allows."""
-    rounds, steps_a_round, allowed, keys = 24, 5, tmp_path / "allowed", tmp_path / "keys"
-    keys.mkdir()
-    monkeypatch.setenv("TMPDIR", str(keys))
-
-    def allow(rounds: int) -> None:
-        allowed.write_bytes(bytes(rounds * steps_a_round))
-
-    pairs = ("network.tls=on", "network.restarts=1", "checkpoint.slack_s=0", "run.nodes=2", f"run.rounds={rounds}")
-    pairs += ("gossip.topology=complete", f"training.local_steps={steps_a_round}", "evaluation.every=24")
-    pairs += ("model.name=tests.e2e.slow_mlp:slow_mlp", "model.params.pause_s=0", f"model.params.allowed={allowed}")
-    sets = [word for pair in pairs for word in ("--set", pair)]
-    allow(4)
-    with edgegossip("run", "quickstart-gossip", *sets, "--no-plots", runs=tmp_path / "killed") as killed:
-        killed.wait_until(lambda: killed.rounds_done(4, boards=2))
-        board = killed.board("board-1")
-        assert "--identity" in " ".join(board.cmdline()) and [*keys.glob("edgegossip-fleet-*")]
-        board.kill()
-        killed.wait_until(lambda: len(events_of(read_run(killed.folder()), "board-1", "started")) == 2)
-        allow(12)  # of a board that has started again: 12 more
-        killed.wait_until(lambda: killed.rounds_done(12, boards=2))
-        killed.process.send_signal(signal.SIGKILL)
-        killed.process.wait()
-        assert killed.nobody_left()
-        folder = killed.folder()
-    again = events_of(read_run(folder), "board-1", "started")[1]
-    assert "from its checkpoint of round" in again.text and again.fields["round"] in (3, 4)
-    before = {node: [r.step for r in read_run(folder).metrics() if r.node == node] for node in steps(killed)}
-    allow(rounds)
-    left = {*keys.iterdir()}  # of the run that was killed; test_identities.py has what becomes of it
-    with edgegossip("run", "--resume", str(folder), "--no-plots", "--json", runs=tmp_path) as resumed:
-        code, out, err = resumed.finish()
-        assert code == 0, err
-    summary, data = json.loads(out), read_run(folder)
-    assert (summary["failed_nodes"], summary["restarted_nodes"]) == ([], ["board-1"]) and summary["rounds"] == rounds
-    assert [one["rounds"] for one in summary["resumes"]] == [min(done[-1] for done in before.values()) + 1]
-    for node, done in before.items():
-        began = events_of(data, node, "started")[-1].fields["round"]
-        assert began >= done[-1], "more than one finished round was lost"
-        own = [r.step for r in data.metrics() if r.node == node]
-        assert own == [*done, *range(began, rounds)]
-        times = [r.t_s for r in data.metrics() if r.node == node]
-        assert times == sorted(times)
-    assert summary["accuracy"]["min"] > 0.7
-    assert {*keys.glob("edgegossip-fleet-*")} <= left
-    logs = "".join(log.read_text() for log in folder.glob("logs/*.log"))
-    assert "ssl_transport" not in logs and "Traceback" not in logs
-    code, _, err = in_this_process(capfd, "run", "--resume", str(folder))
-    assert code == 2 and "all of its boards have finished" in err
 
 
 @pytest.mark.slow

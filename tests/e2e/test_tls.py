@@ -26,7 +26,7 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-@pytest.mark.slow  # test_resume.py has boards with identities, under `run`
+@pytest.mark.slow  # test_forked.py has boards with identities, under `run`
 def test_two_boards_of_a_fleet(fleet, tmp_path):
     ports = {"pi-01": free_port(), "pi-02": free_port()}
     with ExitStack() as stack:
