@@ -140,11 +140,18 @@ def frames_of(algorithm: Any, codec: str, through_bytes: bool, rounds: int = 4) 
     return sent
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_sends_the_same_bytes(name: str) -> None:
-    algorithm = algorithm_of(Named(name))
-    plain = frames_of(algorithm, "fp32", False, rounds=3)
-    assert frames_of(algorithm, "fp32", True, rounds=3) == plain and len(plain) > 15
+@pytest.mark.parametrize(
+    ("algorithm", "codec"),
+    [
+        *((Named(name), "fp32") for name in ALGORITHMS),
+        (Named("choco-sgd"), "auto"),  # rates follow messages
+    ],
+    ids=str,
+)
+def test_every_algorithm_sends_the_same_bytes(algorithm: Named, codec: str) -> None:
+    made = algorithm_of(algorithm)
+    plain = frames_of(made, codec, False, rounds=3)
+    assert frames_of(made, codec, True, rounds=3) == plain and len(plain) > 15
 
 
 @pytest.mark.slow
