@@ -62,21 +62,6 @@ def test_killed_board_is_named_within_10_s_and_the_others_finish(mode: str, tmp_
     assert result["accuracy"]["min"] > 0.5
 
 
-@pytest.mark.slow  # tests/fleet/launch/test_supervisor.py has boards that end before their first round
-@pytest.mark.parametrize("moment", ["listening", "joined", "started"])
-def test_board_killed_before_the_first_round_holds_up_nobody(moment: str, tmp_path: Path) -> None:
-    settings = ("--set", "run.rounds=30", "--set", "run.nodes=3", "--no-plots", "--json")
-    with edgegossip("run", "quickstart-gossip", *settings, runs=tmp_path) as running:
-        running.wait_until(lambda: "board-2" in _said(running, moment))
-        running.board("board-2").send_signal(signal.SIGKILL)
-        code, out, err = running.finish(90)
-        assert running.nobody_left()
-    if code == 6:  # it was gone before the others had its address
-        assert "board-2: its process was killed by SIGKILL" in err
-    else:
-        assert (code, json.loads(out)["failed_nodes"]) == (7, ["board-2"]), err
-
-
 @pytest.mark.parametrize("mode", ["gossip", pytest.param("server", marks=pytest.mark.slow)])
 def test_a_killed_board_is_named_the_others_go_on_and_ctrl_c_leaves_no_process(mode: str, tmp_path: Path) -> None:
     """Until then Prometheus can read what each board measured."""

@@ -4,7 +4,6 @@ numpy."""
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -165,33 +164,6 @@ def _check_records(fleet: Fleet, sink: Memory, x: np.ndarray[Any, Any]) -> None:
     assert evaluations[0] == pytest.approx(float(np.mean(toy.fedavg(3, 1, fleet.initial) ** 2)), rel=1e-5)
 
 
-@pytest.mark.slow  # tests/engine/test_server_bad_boards.py has them without processes
-def test_bad_updates_are_refused_by_name_and_the_others_train_on(fleet: Fleet, sink: Memory) -> None:
-    fleet.start(boards=4, rounds=3, faults=("", "garbage", "nan", "run"))
-    x = fleet.finish()
-    np.testing.assert_allclose(x, toy.fedavg(1, 3, fleet.initial), atol=1e-6)
-    refused = sink.texts("refused")
-    left_out = sink.texts("quarantine")
-    assert len(refused) == 6 and len(left_out) == 3  # after two refusals a board is left out for two rounds
-    for name, reason in (("board-1", "not an edgegossip frame"), ("board-2", "finite"), ("board-3", "another run")):
-        assert sum(name in text and reason in text for text in refused) == 2, (name, refused)
-        assert sum(text.startswith(name) and reason in text for text in left_out) == 1, (name, left_out)
-
-
-@pytest.mark.slow  # tests/e2e/test_run.py has the same of the whole program
-def test_a_killed_board_is_named_and_the_run_finishes_without_it(fleet: Fleet, sink: Memory) -> None:
-    fleet.start(boards=3, rounds=10, delay_s=0.4)
-    _until(lambda: any(step >= 1 for _, step, _ in sink.records))
-    fleet.children["board-1"].kill()  # eight rounds are left, seconds even where this process was held up
-    text = _until(lambda: sink.texts("peer-down"))[0]
-    assert text.startswith("lost board-1: no sign of life for ")
-    fleet.finish()
-    assert fleet.coordinator is not None and list(fleet.coordinator.lost) == ["board-1"]
-    assert [fleet.children[n].wait(PATIENCE_S) for n in ("board-0", "board-2")] == [0, 0]
-    used = [values["server/used"] for _, _, values in sink.records if "server/used" in values]
-    assert len(used) == 10 and used[0] == 3 and used[-1] == 2
-
-
 @pytest.mark.slow
 def test_below_min_nodes_the_run_ends_and_says_why(fleet: Fleet, sink: Memory) -> None:
     from edgegossip.types import RunError
@@ -204,29 +176,3 @@ def test_below_min_nodes_the_run_ends_and_says_why(fleet: Fleet, sink: Memory) -
     with pytest.raises(RunError, match=r"1 of the 2 boards .*board-0: its process was killed by SIGKILL"):
         fleet.coordinator.wait(PATIENCE_S)
     assert fleet.children["board-1"].wait(PATIENCE_S) != 0
-
-
-@pytest.mark.slow  # tests/e2e/test_run.py has the same of the whole program
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
-def test_no_process_outlives_the_coordinator(signum: int, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.flower.parent", str(tmp_path), "1", "100000"]
-    parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert parent.stdout is not None and parent.stderr is not None
-    pids: list[int] = []
-    try:
-        for line in parent.stdout:
-            pids = json.loads(line).get("pids", pids)
-            if '"step": 1,' in line:
-                break
-        parent.send_signal(signum)
-        parent.stdout.read()  # until its end
-        assert parent.wait(PATIENCE_S) == (130 if signum == signal.SIGINT else -signum)
-        _until(lambda: all(_gone(pid) for pid in pids))
-        assert len(pids) == 2
-        if signum == signal.SIGINT:
-            assert parent.stderr.read() == "error: the run was stopped\n"  # the board's last words
-    finally:
-        parent.kill()
-        for pid in pids:
-            if not _gone(pid):
-                psutil.Process(pid).kill()
