@@ -484,6 +484,7 @@ def _check_folder(folder: Path, plots: int) -> None:
     assert recipes.load(str(folder / "recipe.toml")).run.rounds == ROUNDS
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("runs_fork_from_it")
 def test_a_board_that_is_killed_goes_on_and_so_does_the_whole_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
