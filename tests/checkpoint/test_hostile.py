@@ -98,7 +98,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(VALUES)
 def test_values_come_back_exactly(value: Any) -> None:
     data = to_bytes(value, NONE)
@@ -170,7 +170,7 @@ def test_only_what_the_table_names_can_be_written_or_read() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["choco-sgd", "quant-sgp", "ad-psgd"])
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_tree_with_any_bytes_changed_is_refused_or_of_the_right_types(algorithm: str, data: st.DataObject) -> None:
     """With the right sums, so nothing but the checks of names, types and sizes stands in the

@@ -188,7 +188,7 @@ def plain_tags(tmp_path_factory):
     return Page(write_page([folder], folder / "report.html").read_text()).tags
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(NAMES)
 @example(WORST[:7])
 @example(WORST[7:14])
@@ -231,7 +231,7 @@ def test_any_text_may_be_a_name_and_stays_what_it_is(command, plain_tags, names)
         assert shown["title"].startswith(f"{run}: gossip")
 
 
-@pytest.mark.parametrize("names", [WORST[3:10], ["r", *WORST[:4], "$x$", "t"], WORST[-12:-5], WORST[-7:]])
+@pytest.mark.parametrize("names", [["r", *WORST[:5], "t"], WORST[-8:-1]])
 def test_any_text_is_drawn_as_it_is(command, recwarn, names):
     """Not as mathematics, nor left out of a legend."""
     _, one, two, first, second, score, _ = (said(name) for name in names)

@@ -1,10 +1,11 @@
-"""One short run of each mode with real processes, for all tests that look at what a run leaves."""
+"""One short run of each mode with real boards, for all tests that look at what a run leaves."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,22 +26,28 @@ class Played:
     code: int
     out: str
     err: str
-    nobody_left: bool
 
 
-def played(mode: str, factory: pytest.TempPathFactory) -> Played:
+def in_a_process(*arguments: str) -> tuple[int, str, str]:
+    """Exit code and what was said."""
+    with edgegossip(arguments[0], *arguments[3:], runs=Path(arguments[2])) as running:
+        return running.finish()
+
+
+def played(
+    mode: str, factory: pytest.TempPathFactory, run: Callable[..., tuple[int, str, str]] = in_a_process
+) -> Played:
     """Return the session's run of a mode, in gossip with plots: whichever worker of pytest wants it
-    first plays it, and others wait."""
+    first plays it, and others wait. `run` gives what came of a command."""
     base = factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     runs, said = base / f"played-{mode}", base / f"played-{mode}.json"
     with (base / f"played-{mode}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not said.exists():
-            sets = [word for setting in (*SETTINGS, "training.local_steps=4") for word in ("--set", setting)]
+            settings = (*SETTINGS, "training.local_steps=4", "network.tls=off")
+            sets = [word for setting in settings for word in ("--set", setting)]
             plots = [] if mode == "gossip" else ["--no-plots"]
-            with edgegossip("run", f"quickstart-{mode}", *sets, *plots, runs=runs) as running:
-                code, out, err = running.finish()
-                said.write_text(json.dumps([str(running.folder()), code, out, err, running.nobody_left()]))
-    folder, *rest = json.loads(said.read_text())
-    return Played(Path(folder), *rest)
+            said.write_text(json.dumps(run("run", "--runs", str(runs), f"quickstart-{mode}", *sets, *plots)))
+    (folder,) = runs.iterdir()
+    return Played(folder, *json.loads(said.read_text()))

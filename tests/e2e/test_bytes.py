@@ -1,13 +1,11 @@
 """Bytes are real: what the table says was sent is what the kernel counted on an interface of our
-own, and what passed a relay, which needs no rights."""
+own."""
 
 from __future__ import annotations
 
 import json
-import socket
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from tests.e2e.network import Namespaces, first_namespace, ip, needs_namespaces
 
 SHORT = ("--set", "run.rounds=30", "--no-plots")
 BOARDS = ("board-0", "board-1")
+pytestmark = [needs_namespaces, pytest.mark.slow]  # test_forked.py has a relay that counts
 
 
 @pytest.fixture
@@ -48,8 +47,6 @@ def counted(namespace: str, interface: str) -> int:
     return int(link["stats64"]["tx"]["bytes"])
 
 
-@needs_namespaces
-@pytest.mark.slow  # the relay, below, counts without rights
 @pytest.mark.parametrize("codec", ["fp32", "minmax8"])
 def test_gossip_on_one_machine(namespaces: tuple[str, str], codec: str, tmp_path: Path) -> None:
     """All that goes over the namespace's loopback is the boards' own."""
@@ -62,8 +59,6 @@ def test_gossip_on_one_machine(namespaces: tuple[str, str], codec: str, tmp_path
     assert json.loads(out)["sent_bytes"]["link"] == pytest.approx(counted(name, "lo") - before, rel=0.03)
 
 
-@needs_namespaces
-@pytest.mark.slow
 def test_coordinator_and_boards_on_two_machines(namespaces: tuple[str, str], tmp_path: Path) -> None:
     """The commands that a fleet uses: a coordinator in one namespace, boards in the other, all
     their bytes on one link."""
@@ -111,8 +106,6 @@ def test_coordinator_and_boards_on_two_machines(namespaces: tuple[str, str], tmp
     assert list((coordinator.folder() / "checkpoint").glob("*.npz"))
 
 
-@needs_namespaces
-@pytest.mark.slow  # the relay, below, stands between two such boards, too
 @pytest.mark.parametrize("figure", ["net/sent_bytes", "net/link_bytes"])
 def test_gossip_on_two_machines(namespaces: tuple[str, str], figure: str, tmp_path: Path) -> None:
     """Two boards that name each other, one in each namespace; plain traffic off the loopback has to
@@ -138,63 +131,3 @@ def test_gossip_on_two_machines(namespaces: tuple[str, str], figure: str, tmp_pa
     rows = [row for board in running.values() for row in read_run(board.folder()).metrics()]
     assert sum(row.number(figure) or 0 for row in rows) == pytest.approx(sent, rel=0.03)
     assert all(list((board.folder() / "checkpoint").glob("*.npz")) for board in running.values())
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
-class CountingRelay:
-    """Hands on what comes, both ways, and counts it. `address`: where it listens."""
-
-    def __init__(self, target: tuple[str, int], stack: ExitStack) -> None:
-        self.passed_bytes, self._target = 0, target
-        self._lock, self._stack = threading.Lock(), stack
-        self._server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                near, _ = self._server.accept()
-                try:
-                    far = socket.create_connection(self._target)
-                except OSError:  # that board is not there yet
-                    near.close()
-                    continue
-                for ends in ((near, far), (far, near)):
-                    threading.Thread(target=self._hand_on, args=ends, daemon=True).start()
-
-    def _hand_on(self, source: socket.socket, to: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(65_536):
-                with self._lock:
-                    self.passed_bytes += len(data)
-                to.sendall(data)
-        with suppress(OSError):
-            to.shutdown(socket.SHUT_WR)
-
-
-def test_gossip_through_a_relay_that_counts(tmp_path: Path) -> None:
-    """Two boards, each of which knows the other by the address of a relay: what they say that their
-    sockets sent is what came through."""
-    common = ("quickstart-gossip", *SHORT[:2], "--set", "run.nodes=2")
-    ports = {name: free_port() for name in ("left", "right")}
-    with ExitStack() as stack:
-        relays = {name: CountingRelay(("127.0.0.1", port), stack) for name, port in ports.items()}
-        running = {}
-        for name, other in (("left", "right"), ("right", "left")):
-            where = ("--listen", f"127.0.0.1:{ports[name]}", "--peer", f"{other}={relays[other].address}")
-            running[name] = stack.enter_context(
-                edgegossip("node", *common, "--name", name, *where, runs=tmp_path / name)
-            )
-        for board in running.values():
-            code, _, err = board.finish()
-            assert code == 0, err
-        passed = sum(relay.passed_bytes for relay in relays.values())
-    rows = [row for board in running.values() for row in read_run(board.folder()).metrics()]
-    assert sum(row.number("net/payload_bytes") or 0 for row in rows) > 0.5 * passed
-    assert sum(row.number("net/sent_bytes") or 0 for row in rows) == pytest.approx(passed, rel=0.03)

@@ -59,8 +59,7 @@ def sets(folder: Path, *more: str) -> list[str]:
     return [part for setting in chosen for part in ("--set", setting)]
 
 
-@pytest.fixture
-def folders(tmp_path: Path) -> Path:
+def written(tmp_path: Path) -> Path:
     """A folder a board, each with other examples and other classes; only the first has a test
     set."""
     for k, (name, counts) in enumerate(HELD.items()):
@@ -74,6 +73,11 @@ def folders(tmp_path: Path) -> Path:
     np.save(first / "test_inputs.npy", np.random.default_rng(9).standard_normal((6, 24)).astype(np.float32))
     np.save(first / "test_targets.npy", np.arange(6) % 2)
     return tmp_path / "data"
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    return written(tmp_path)
 
 
 def windows(folder: Path) -> set[bytes]:
@@ -105,14 +109,10 @@ def sniffed(namespace: str, file: Path) -> Iterator[None]:
 
 
 @needs_namespaces
+@pytest.mark.slow  # test_forked.py has it of boards that are started by hand
 @pytest.mark.parametrize(
     ("mode", "kind"),
-    [
-        ("gossip", "recipe"),
-        pytest.param("server", "script", marks=pytest.mark.slow),
-        pytest.param("gossip", "script", marks=pytest.mark.slow),
-        pytest.param("server", "recipe", marks=pytest.mark.slow),
-    ],
+    [("gossip", "recipe"), ("gossip", "script"), ("server", "recipe"), ("server", "script")],
 )
 def test_no_byte_of_the_data_is_in_a_packet_or_in_the_run_folder(
     mode: str, kind: str, folders: Path, tmp_path: Path

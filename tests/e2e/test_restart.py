@@ -6,13 +6,11 @@ from __future__ import annotations
 import json
 import signal
 import socket
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edgegossip import gossip
 from edgegossip.telemetry.run_folder import RunData, read_run
 from tests.e2e.command import Running, edgegossip
 
@@ -53,7 +51,7 @@ def steps(running: Running) -> dict[str, int]:
     return {r.node: r.step for r in read_run(found[0].parent).metrics()} if found else {}
 
 
-def check_that_it_caught_up(summary: dict[str, Any], data: RunData, rounds: int, at: int) -> None:
+def check_that_it_caught_up(summary: dict[str, Any], data: RunData, rounds: int) -> None:
     assert (summary["failed_nodes"], summary["restarted_nodes"]) == ([], ["board-1"])
     assert {row["rounds"] for row in summary["boards"]} == {rounds}
     events = [e for e in data.events() if e.node == "board-1"]
@@ -65,21 +63,20 @@ def check_that_it_caught_up(summary: dict[str, Any], data: RunData, rounds: int,
     assert all(steps == sorted(set(steps)) for steps in processes)
     # It goes on, never back: to a round that all had done, and with rounds in common to no earlier
     # one than its own.
-    asynchronous = 'algorithm = "ad-psgd"' in (data.recipe_toml or "")
-    assert processes[1][0] >= (at if asynchronous else processes[0][-1] + 1) and own[-1].step == rounds - 1
+    assert processes[1][0] > processes[0][-1] and own[-1].step == rounds - 1
     assert [r.t_s for r in own] == sorted(r.t_s for r in own)
     accuracy = {row["node"]: row["accuracy"] for row in summary["boards"]}
     assert accuracy["board-1"] > 0.8 and accuracy["board-1"] > summary["accuracy"]["mean"] - 0.05
 
 
-@pytest.mark.slow  # the simulator has it of every algorithm; under `run` one goes on in test_tls.py
+@pytest.mark.slow  # the simulator has it of every algorithm; under `run` one goes on in test_forked.py
 @pytest.mark.parametrize("name", ["dpsgd", "quant-sgp"])
 def test_a_board_that_is_back_soon_catches_up(name: str, tmp_path: Path) -> None:
     """Within the grace time the others wait. Rounds are long enough for this process to see when to
     kill."""
     settings = {"network.grace_s": 60, "evaluation.every": 20, "run.nodes": 3, "training.local_steps": 40}
     summary, data = run_with_a_death(name, tmp_path, 45, 12, **settings)
-    check_that_it_caught_up(summary, data, 45, 12)
+    check_that_it_caught_up(summary, data, 45)
 
 
 STREAMING = {"outer.optimizer": "nesterov", "outer.momentum": 0.3, "outer.fragments": 2, "outer.overlap": "true"}
@@ -89,49 +86,8 @@ STREAMING = {"outer.optimizer": "nesterov", "outer.momentum": 0.3, "outer.fragme
 def test_a_board_that_is_killed_while_an_exchange_is_under_way_catches_up(tmp_path: Path) -> None:
     settings = {"network.grace_s": 60, "evaluation.every": 20, "run.nodes": 3, "training.local_steps": 40}
     summary, data = run_with_a_death("dpsgd", tmp_path, 45, 12, **settings, **STREAMING)
-    check_that_it_caught_up(summary, data, 45, 12)
+    check_that_it_caught_up(summary, data, 45)
     assert any("C" in str(r.values.get("time/spans")) for r in data.metrics())
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", gossip.names())
-def test_with_every_algorithm_a_board_that_others_went_on_without_catches_up(name: str, tmp_path: Path) -> None:
-    """Long rounds, and many: the board is killed and back before the end on a busy machine, too."""
-    long = {"training.local_steps": 40, "evaluation.every": 1000}
-    if name == "k-gt":
-        long["training.momentum"] = 0.0
-    summary, data = run_with_a_death(name, tmp_path, 500, 20, **long)
-    check_that_it_caught_up(summary, data, 500, 20)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_board_that_was_started_by_hand_is_started_by_hand_again(tmp_path: Path) -> None:
-    names = ["a", "b", "c", "d"]
-    ports = dict(zip(names, free_ports(4), strict=True))
-    sets = ("--set", "run.rounds=200", "--set", "training.local_steps=40", "--set", "gossip.algorithm=choco-sgd")
-
-    def start(name: str, folder: str) -> Any:
-        peers = [part for other in names if other != name for part in ("--peer", f"{other}=127.0.0.1:{ports[other]}")]
-        where = ("--name", name, "--listen", f"127.0.0.1:{ports[name]}", *peers)
-        return edgegossip("node", "quickstart-gossip", *where, *sets, runs=tmp_path / folder)
-
-    with ExitStack() as stack:
-        boards = {name: stack.enter_context(start(name, name)) for name in names}
-        for board in boards.values():
-            board.wait_until(lambda board=board: bool(steps(board)) and min(steps(board).values()) >= 20)
-        boards["b"].process.kill()
-        boards["b"].process.wait()
-        left = steps(boards["a"])["a"]
-        boards["a"].wait_until(lambda: steps(boards["a"])["a"] > left + 15)
-        boards["b"] = stack.enter_context(start("b", "b-again"))
-        ended = {name: board.finish() for name, board in boards.items()}
-        assert {name: code for name, (code, _, _) in ended.items()} == dict.fromkeys(names, 0), ended
-        data = read_run(boards["b"].folder())
-    rounds = [r.step for r in data.metrics()]
-    assert rounds[-1] == 199 and 30 < len(rounds) < 190 and "adopted" in [e.name for e in data.events()]
-    assert [r.number("eval/accuracy") for r in data.metrics()][-1] > 0.9
 
 
 def free_ports(count: int) -> list[int]:

@@ -40,14 +40,6 @@ def check_that_it_went_on(summary: dict[str, Any], data: RunData, rounds: int, a
     assert not list(data.path.glob("checkpoint/*/*.ckpt"))  # nobody will go on from them
 
 
-@pytest.mark.slow  # test_tls.py has it of boards with identities
-def test_a_board_that_is_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    settings = {"checkpoint.every": 1, "checkpoint.slack_s": 0, "evaluation.every": 20}
-    settings |= {"run.nodes": 3, "codec.name": "8-bit-elastiquant"}
-    summary, data = run_with_a_death("choco-sgd", tmp_path, 80, 25, **settings)
-    check_that_it_went_on(summary, data, 80, 25)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", gossip.names())
@@ -57,35 +49,6 @@ def test_with_every_algorithm(name: str, tmp_path: Path) -> None:
         settings["training.momentum"] = 0.0
     summary, data = run_with_a_death(name, tmp_path, 120, 40, **settings)
     check_that_it_went_on(summary, data, 120, 40)
-
-
-def test_a_whole_run_that_is_killed_is_resumed_and_loses_one_round_at_most(tmp_path: Path) -> None:
-    rounds, fleet = 40, ("--nodes", "2", "--set", "gossip.topology=complete", "--set", "run.rounds=40")
-    sets = (*fleet, "--set", "checkpoint.slack_s=0", "--no-plots")
-    with edgegossip("run", "quickstart-gossip", *sets, runs=tmp_path / "killed") as killed:
-        killed.wait_until(lambda: len(steps(killed)) == 2 and min(steps(killed).values()) >= 12)
-        killed.process.send_signal(signal.SIGKILL)
-        killed.process.wait()
-        assert killed.nobody_left()
-        folder = killed.folder()
-    before = {node: [r.step for r in read_run(folder).metrics() if r.node == node] for node in steps(killed)}
-    with edgegossip("run", "--resume", str(folder), "--no-plots", "--json", runs=tmp_path) as resumed:
-        code, out, err = resumed.finish()
-        assert code == 0, err
-    summary, data = json.loads(out), read_run(folder)
-    assert summary["failed_nodes"] == summary["restarted_nodes"] == [] and summary["rounds"] == rounds
-    assert [one["rounds"] for one in summary["resumes"]] == [min(done[-1] for done in before.values()) + 1]
-    for node, done in before.items():
-        began = events_of(data, node, "started")[-1].fields["round"]
-        assert began >= done[-1], "more than one finished round was lost"
-        own = [r.step for r in data.metrics() if r.node == node]
-        assert own == [*done, *range(began, rounds)]
-        times = [r.t_s for r in data.metrics() if r.node == node]
-        assert times == sorted(times)
-    assert summary["accuracy"]["min"] > 0.85
-    with edgegossip("run", "--resume", str(folder), runs=tmp_path) as again:
-        code, _, err = again.finish()
-    assert code == 2 and "all of its boards have finished" in err
 
 
 @pytest.mark.slow

@@ -1,13 +1,8 @@
-"""A user's own training script in real processes: on one machine, on boards, through a coordinator;
-killed, and wrong."""
+"""A user's own training script on boards of this machine."""
 
 from __future__ import annotations
 
-import json
-import re
-import signal
 import textwrap
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +11,12 @@ import pytest
 import torch
 
 from edgegossip.telemetry.run_folder import RunData, read_run
-from edgegossip.telemetry.summary import summarise
-from tests.e2e.command import Running, edgegossip, in_this_process, run_json, unwrapped
-from tests.e2e.test_restart import free_ports, steps
+from tests.e2e.command import run_json
 
+# tests/training/test_script.py has what a script may do, test_forked.py some in processes,
+# tests/fleet/launch what becomes of those that fail or are killed, tests/test_notebook.py a
+# coordinator's own.
+pytestmark = pytest.mark.slow
 # Each board draws data of its own, from one law: y = x W. No two boards see the same example. As
 # under hydra it goes to another folder, here one where nothing can be written.
 SCRIPT = """
@@ -80,13 +77,9 @@ def metrics(data: RunData, node: str, name: str) -> list[float]:
             "gossip",
             ("gossip.algorithm=choco-sgd", "codec.name=minmax8", "outer.optimizer=nesterov", "outer.momentum=0.4"),
         ),
-        pytest.param("gossip", ("gossip.algorithm=ad-psgd", "gossip.topology=complete"), marks=pytest.mark.slow),
-        pytest.param("server", ("codec.name=minmax8", "outer.optimizer=nesterov"), marks=pytest.mark.slow),
-        pytest.param(
-            "server",
-            ("server.strategy=fedadam", "server.strategy_params.eta=0.01", "evaluation.where=coordinator"),
-            marks=pytest.mark.slow,
-        ),
+        ("gossip", ("gossip.algorithm=ad-psgd", "gossip.topology=complete")),
+        ("server", ("codec.name=minmax8", "outer.optimizer=nesterov")),
+        ("server", ("server.strategy=fedadam", "server.strategy_params.eta=0.01", "evaluation.where=coordinator")),
     ],
     ids=["choco", "ad-psgd", "fedavg", "fedadam"],
 )
@@ -117,127 +110,7 @@ def test_a_script_trains_on_boards_of_this_machine(
     assert metrics(data, "board-2", "time/compute_s") and summary["sent_bytes"]["payload"] > 0
 
 
-@pytest.mark.slow  # tests/training/test_script.py has its state, test_tls.py a board that is killed
-def test_a_board_that_is_killed_goes_on_with_its_optimiser(script: Path, tmp_path: Path) -> None:
-    # Slow rounds: the run must not be over before the board is back.
-    script.write_text(
-        script.read_text().replace("for _ in range(5):", "__import__('time').sleep(0.2)\n        for _ in range(5):")
-    )
-    runs = tmp_path / "runs"
-    sets = ("--set", "run.rounds=60", "--set", "network.restarts=1", "--set", "checkpoint.slack_s=0")
-    with edgegossip("run", str(script), "--nodes", "3", *sets, "--no-plots", "--json", runs=runs) as running:
-        running.wait_until(lambda: len(steps(running)) == 3 and min(steps(running).values()) >= 10)
-        running.board("board-1").send_signal(signal.SIGKILL)
-        code, out, err = running.finish()
-    assert code == 0, (out, err)
-    summary, data = json.loads(out), read_run(next(runs.iterdir()))
-    assert (summary["failed_nodes"], summary["restarted_nodes"]) == ([], ["board-1"])
-    assert (
-        "from its checkpoint of round"
-        in [e.text for e in data.events() if (e.node, e.name) == ("board-1", "started")][1]
-    )
-
-
-def board(script: Path, name: str, folder: Path, *more: str) -> Any:
-    """One board by hand, in a folder of its own, where its script lies too."""
-    folder.mkdir()
-    own = folder / script.name
-    own.write_text(script.read_text())
-    return edgegossip("node", script.name, "--name", name, *more, "--", "--seed", "3", runs=Path("runs"), cwd=folder)
-
-
-def finished(boards: list[Running]) -> list[tuple[int, str, str]]:
-    ended = [running.finish() for running in boards]
-    assert [code for code, _, _ in ended] == [0] * len(ended), ended
-    return ended
-
-
 def check_that_a_script_holds(saved: Path, model: Any) -> None:
     """What it saved after its loop is the model that came of the run."""
     state = torch.load(saved, weights_only=True)
     assert state and all(np.array_equal(model[name], value.numpy()) for name, value in state.items())
-
-
-def test_boards_join_one_that_founds_the_run(script: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Who joins says its own script: what a peer sends names no program that this board would
-    run."""
-    [port] = free_ports(1)
-    where = ("--members", "pi-1,pi-2", "--listen", f"127.0.0.1:{port}", "--set", "run.rounds=8")
-    with ExitStack() as stack:
-        first = stack.enter_context(board(script, "pi-1", tmp_path / "one", *where))
-        first.wait_until(lambda: any((tmp_path / "one").glob("runs/*/events.jsonl")))
-        nothing = ("--join", f"127.0.0.1:{port}", "--name", "pi-2", "--runs", str(tmp_path / "runs"))
-        code, _, err = in_this_process(capfd, "node", *nothing)
-        assert code == 2 and "the run trains with train.py: name this board's own" in err
-        second = stack.enter_context(board(script, "pi-2", tmp_path / "two", "--join", f"127.0.0.1:{port}"))
-        finished([first, second])
-    for name, folder in (("pi-1", "one"), ("pi-2", "two")):
-        kept = np.load(next((tmp_path / folder / "runs").glob(f"*/checkpoint/{name}.npz")))
-        check_that_a_script_holds(tmp_path / folder / f"{name}.pt", kept)
-
-
-@pytest.mark.slow  # test_follow.py has such processes, tests/test_notebook.py a coordinator's own script
-def test_boards_train_through_a_coordinator(script: Path, tmp_path: Path) -> None:
-    [port] = free_ports(1)
-    with ExitStack() as stack:
-        where = ("--for", str(script), "--boards", "pi-1,pi-2", "--port", str(port))
-        sets = ("--set", "run.nodes=2", "--set", "run.rounds=5", "--set", "evaluation.where=coordinator", "--no-plots")
-        running = [stack.enter_context(edgegossip("coordinator", *where, *sets, runs=Path("runs"), cwd=tmp_path))]
-        for name in ("pi-1", "pi-2"):
-            own = board(script, name, tmp_path / name, "--coordinator", f"127.0.0.1:{port}")
-            running.append(stack.enter_context(own))
-        finished(running)
-    kept = np.load(next((tmp_path / "runs").glob("*/checkpoint/model.npz")))
-    for folder in (tmp_path / "pi-1", tmp_path / "pi-2", tmp_path):
-        name = "coordinator" if folder == tmp_path else folder.name
-        check_that_a_script_holds(folder / f"{name}.pt", kept)
-
-
-@pytest.mark.slow  # tests/fleet/launch/test_supervisor.py has it of boards that do nothing else
-@pytest.mark.parametrize("mode", ["gossip", "server"])
-def test_a_run_whose_boards_fail_before_their_first_round_ends_with_the_one_cause(
-    mode: str, script: Path, tmp_path: Path
-) -> None:
-    """Nobody trains without them, and the exit code says that nothing came of it."""
-    text = script.read_text().replace(
-        "x = torch.randn(",
-        "run_name = __import__('sys').argv[2]\nrun_name == '0' or open(f'none-{run_name}')\nx = torch.randn(",
-    )
-    # The coordinator reads no data: its script ends at the join.
-    script.write_text(text.replace("run_name == '0'", "run_name in ('0', '-1')"))
-    sets = ("--set", "run.rounds=400", "--set", f"run.mode={mode}", "--no-plots")
-    with edgegossip(
-        "run", str(script), "--boards", "3", *sets, "--", "--seed", "{index}", runs=tmp_path / "runs"
-    ) as running:
-        code, out, err = running.finish()
-        assert running.nobody_left()
-        folder = running.folder()
-    assert code == 6, (out, err)
-    last = err.strip().splitlines()[-1]
-    assert re.match(
-        r"edgegossip: 2 of 3 boards ended before their first round: board-1 and board-2, such as at board-1: "
-        r"train\.py, line \d+: FileNotFoundError: .*'none-1'$",
-        last,
-    ), err
-    data = read_run(folder)
-    assert "board-0" not in out and len(metrics(data, "board-0", "train/loss")) < 400  # no table, and no end
-    assert [f["kind"] for f in summarise(data)["verdict"]] == ["lost"]
-
-
-@pytest.mark.slow  # its line is tests/training/test_script.py's, the loss tests/fleet/launch/test_supervisor.py's
-def test_a_script_that_raises_is_named_and_the_others_go_on(script: Path, tmp_path: Path) -> None:
-    text = script.read_text().replace(
-        "    for _ in range(5):", "    for _ in range(5 // (run.name != 'board-1' or round < 3)):"
-    )
-    script.write_text(text)
-    runs = tmp_path / "runs"
-    sets = ("--set", "run.rounds=12", "--set", "gossip.deadline_s=5", "--no-plots")
-    with edgegossip("run", str(script), "--nodes", "3", *sets, runs=runs) as running:
-        code, out, err = running.finish()
-    assert code == 7, (out, err)
-    assert re.search(r"lost board-1: train\.py, line 2\d: ZeroDivisionError", err), err
-    assert re.search(
-        r"^lost: board-1 after \d+ rounds?, at .* wall: train\.py, line 2\d: ZeroDivisionError", unwrapped(out), re.M
-    ), out
-    log = next(runs.glob("*/logs/board-1.log")).read_text()
-    assert "Traceback" in log and "train.py" in log

@@ -2,7 +2,7 @@
 the same commands again.
 
 One such run, whose coordinator has identities and tells its boards the recipe, is in
-test_follow.py."""
+test_forked.py."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_after_kill_9_the_same_command_goes_on_with_the_same_curve(fleet, kills)
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("victims", [("board-1",), ("coordinator", "board-0"), ("coordinator", "board-0", "board-1")])
-def test_kill_9_of_boards_or_all_costs_no_more_than_the_round(fleet, victims):
+def test_after_kill_9_of_boards_or_all_the_run_ends_near_where_it_would_have(fleet, victims):
     # rounds enough that a board is back before they are over, however busy the machine is
     fleet.settings = (*SETTINGS, "run.rounds=300", "evaluation.every=300")
     for name in ("coordinator", "board-0", "board-1"):

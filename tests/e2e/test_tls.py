@@ -1,44 +1,16 @@
-"""Boards with identities: under `run`, and started one by one as on real boards."""
+"""Boards with identities, started one by one as on real boards."""
 
 from __future__ import annotations
 
-import json
 import socket
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from edgegossip.fleet.store import Fleet
-from edgegossip.telemetry.run_folder import read_run
-from tests.e2e.command import edgegossip, in_this_process
+from tests.e2e.command import in_this_process
 
 ROUNDS = ("--set", "run.rounds=6", "--set", "run.nodes=2")
-
-
-def test_a_run_with_tls_and_a_board_that_dies_in_it(tmp_path, monkeypatch):
-    keys = tmp_path / "keys"
-    keys.mkdir()
-    monkeypatch.setenv("TMPDIR", str(keys))
-    pairs = ("network.tls=on", "network.restarts=1", "checkpoint.slack_s=0", "run.rounds=300", "run.nodes=3")
-    sets = [word for pair in pairs for word in ("--set", pair)]
-    with edgegossip("run", "quickstart-gossip", *sets, "--no-plots", "--json", runs=tmp_path / "runs") as running:
-        running.wait_until(lambda: running.rounds_done(2, boards=3))
-        board = running.board("board-1")
-        assert "--identity" in " ".join(board.cmdline())
-        assert [*keys.glob("edgegossip-fleet-*")]
-        board.kill()
-        code, out, err = running.finish()
-    assert code == 0, (out, err)  # it is started again, long before the others have done their rounds
-    summary = json.loads(out)
-    assert (summary["failed_nodes"], summary["restarted_nodes"]) == ([], ["board-1"])
-    assert summary["accuracy"]["mean"] > 0.8
-    (folder,) = (tmp_path / "runs").iterdir()
-    began = [e for e in read_run(folder).events() if (e.node, e.name) == ("board-1", "started")]
-    assert "from its checkpoint of round" in began[1].text
-    assert not [*keys.glob("edgegossip-fleet-*")]
-    logs = "".join(log.read_text() for log in tmp_path.glob("runs/*/logs/*.log"))
-    assert "ssl_transport" not in logs and "Traceback" not in logs
 
 
 @pytest.fixture(scope="module")
@@ -51,22 +23,6 @@ def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
-
-
-@pytest.mark.slow  # under `run`, above, boards have identities, too
-def test_two_boards_of_a_fleet(fleet, tmp_path):
-    ports = {"pi-01": free_port(), "pi-02": free_port()}
-    with ExitStack() as stack:
-        boards = []
-        for name, other in (("pi-01", "pi-02"), ("pi-02", "pi-01")):
-            where = ("--listen", f"127.0.0.1:{ports[name]}", "--peer", f"{other}=127.0.0.1:{ports[other]}")
-            mine = ("--name", name, "--identity", str(fleet / "boards" / name))
-            command = ("node", "quickstart-gossip", *ROUNDS, *mine, *where)
-            boards.append(stack.enter_context(edgegossip(*command, runs=tmp_path / name)))
-        for board in boards:
-            code, out, err = board.finish()
-            assert code == 0, (out, err)
-            assert "ssl_transport" not in err
 
 
 def test_an_identity_that_is_not_ours(fleet, tmp_path, capfd):

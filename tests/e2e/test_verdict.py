@@ -17,6 +17,10 @@ from tests.e2e.test_tls import free_port
 RUIN = 8
 SHORT = ("run.rounds=100", "evaluation.every=100")
 
+# A whole run each: the rules are tests/telemetry/test_verdict.py's, and what is printed that of the
+# quick one in test_forked.py.
+pytestmark = pytest.mark.slow
+
 Ran = Callable[..., tuple[int, list[dict[str, Any]], str]]
 
 
@@ -40,19 +44,12 @@ def run(
     return code, verdict, printed
 
 
-# A whole run each: the rules are tests/telemetry/test_verdict.py's, and what is printed that of the
-# quick one below.
-slow = pytest.mark.slow
-
-
-@slow
 @pytest.mark.parametrize("recipe", ["quickstart-gossip", "quickstart-server"])
 def test_the_quickstarts_as_they_are_have_none(recipe: str, ran: Ran) -> None:
     code, verdict, out = ran(recipe=recipe)
     assert (code, verdict) == (0, []) and "RUIN" not in out and "look:" not in out
 
 
-@slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -68,12 +65,10 @@ def test_runs_that_train_have_none(settings: tuple[str, ...], ran: Ran) -> None:
     assert ran(*SHORT, *settings)[:2] == (0, [])
 
 
-@slow
 def test_a_run_of_two_rounds_has_none(ran: Ran) -> None:
     assert ran("run.rounds=2")[:2] == (0, [])
 
 
-@slow
 def test_an_averaging_rate_that_is_too_large_for_the_codec_is_a_ruin(ran: Ran) -> None:
     coarse = ("gossip.algorithm=deep-squeeze", "codec.name=signsgd", "gossip.params.eta=0.9")
     code, verdict, out = ran(*SHORT, *coarse)
@@ -81,7 +76,6 @@ def test_an_averaging_rate_that_is_too_large_for_the_codec_is_a_ruin(ran: Ran) -
     assert "leave gossip.params.eta = 0.9 out" in verdict[0]["cure"] and "RUIN: the boards hold different models" in out
 
 
-@slow
 def test_a_rate_with_which_boards_merely_stray_is_a_hint(ran: Ran) -> None:
     """What was the default of deep-squeeze with this codec once."""
     coarse = ("gossip.algorithm=deep-squeeze", "codec.name=4-bit-elastiquant", "gossip.params.eta=0.83")
@@ -89,19 +83,12 @@ def test_a_rate_with_which_boards_merely_stray_is_a_hint(ran: Ran) -> None:
     assert code == 0 and [(f["kind"], f["ruin"]) for f in verdict] == [("apart", False)] and "look: " in out
 
 
-def test_a_learning_rate_beyond_all_measure_is_a_ruin(ran: Ran) -> None:
-    code, verdict, _ = ran(*SHORT, "training.lr=50")
-    assert code == RUIN and verdict[0]["kind"] in ("diverged", "chance") and "training.lr = 50" in verdict[0]["cure"]
-
-
-@slow
 @pytest.mark.parametrize("recipe", ["quickstart-gossip", "quickstart-server"])
 def test_a_model_that_learnt_nothing_is_a_ruin(recipe: str, ran: Ran) -> None:
     code, verdict, out = ran(*SHORT, "training.lr=1e-7", recipe=recipe)
     assert code == RUIN and verdict[0]["kind"] == "chance" and "guessing among 10 classes" in out
 
 
-@slow
 def test_a_founder_says_who_was_refused_and_why(tmp_path: Path) -> None:
     """In its log at once, and in its table at the end."""
     where, sets = f"127.0.0.1:{free_port()}", ("--set", "run.rounds=12", "--set", "gossip.topology=torus")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedTrimmedAvg, Krum, Strategy
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Krum, Strategy
 
 from edgegossip import codecs
 from edgegossip.flower import compressed, compression_mod
@@ -66,20 +66,6 @@ def _rounds(strategy: Strategy, client: Client, rounds: int = 3) -> tuple[ArrayR
         arrays = new
         metrics.append(found)
     return arrays, metrics
-
-
-@pytest.mark.parametrize("make", [FedAvg, FedMedian, FedTrimmedAvg, FedAdam, Krum])
-def test_every_strategy_sees_the_models_it_would_see_without_compression(make: Any, in_run: int) -> None:
-    mod = compression_mod(codecs.get("fp32"))
-    plain, plain_metrics = _rounds(make(**CONFIG), lambda m: _app(m, _context()))
-    each = Contexts()
-    packed, packed_metrics = _rounds(
-        compressed(make(**CONFIG), codecs.get("fp32")), lambda m: mod(m, each[m.metadata.dst_node_id], _app)
-    )
-    assert list(packed) == list(plain)
-    for name in plain:
-        np.testing.assert_allclose(packed[name].numpy(), plain[name].numpy(), rtol=0, atol=2e-6)
-    assert packed_metrics == plain_metrics
 
 
 def test_what_travels_is_frames_and_what_the_app_sees_is_not(in_run: int) -> None:
@@ -251,7 +237,7 @@ def test_server_side_privacy_wraps_inside(in_run: int) -> None:
     np.testing.assert_allclose(arrays["bias"].numpy(), plain["bias"].numpy(), atol=2e-3)
 
 
-@pytest.mark.parametrize("make", [FedAvg, FedAdam, FedMedian, FedTrimmedAvg, Krum])
+@pytest.mark.parametrize("make", [FedAvg, FedAdam, Krum])
 def test_no_strategy_sees_an_update_out_of_all_proportion(make: Any, in_run: int) -> None:
     refused: list[tuple[int, str]] = []
     strategy = compressed(

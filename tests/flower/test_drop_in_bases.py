@@ -101,13 +101,13 @@ def _trains_parts(message: Message, context: Context) -> Message:
     return replied(message, {k: Array(record[k].numpy() + step) for k in parts})
 
 
-@pytest.mark.parametrize("codec", ["co3", "dgc", "powersgd"])
+@pytest.mark.parametrize("codec", ["co3", pytest.param("dgc", marks=pytest.mark.slow), "powersgd"])
 def test_what_is_owed_of_arrays_that_are_not_answered_waits_for_them(codec: str, in_run: int) -> None:
     found = []
     for turns in (("vw",), ("v", "w")):
         fleet = Fleet(Parts(*turns), codec, _trains_parts)
         model = ArrayRecord({k: Array(np.full(400, -0.1, np.float32)) for k in "vw"})
-        for number in range(1, 1 + 20 * len(turns)):
+        for number in range(1, 1 + 8 * len(turns)):
             model = fleet.train(number, model)
         found.append(model)
     for k in "vw":
@@ -160,10 +160,17 @@ class Groups(FedAvg):
         return None, None
 
 
-@pytest.mark.parametrize("downlink", [None, "8-bit-elastiquant"])
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("before", [False, True])
-@pytest.mark.parametrize("size", [60, 90])  # of the other model
+@pytest.mark.parametrize(
+    ("codec", "downlink", "before", "size"),  # the size of the other model
+    [
+        ("fp32", None, False, 90),
+        ("fp32", "8-bit-elastiquant", True, 60),
+        ("minmax8", None, True, 90),
+        ("minmax8", "8-bit-elastiquant", False, 60),
+        ("co3", None, True, 60),
+        ("co3", "8-bit-elastiquant", False, 90),
+    ],
+)
 def test_models_of_groups_come_back_as_they_were_sent(
     codec: str, downlink: str | None, before: bool, size: int, in_run: int
 ) -> None:
@@ -304,9 +311,15 @@ def test_clients_answer_more_arrays_fewer_or_none(codec: str, in_run: int) -> No
     np.testing.assert_allclose(found[1], found[0], atol=0 if codec == "fp32" else 0.05)
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("answer", [np.asarray(7.5), np.asarray(9, np.int32), np.asarray(7)])
-@pytest.mark.parametrize("name", ["arrays", "model"])
+@pytest.mark.parametrize(
+    ("codec", "answer", "name"),
+    [
+        ("fp32", np.asarray(7.5), "model"),
+        ("minmax8", np.asarray(9, np.int32), "arrays"),
+        ("co3", np.asarray(9, np.int32), "model"),
+        ("co3", np.asarray(7), "arrays"),
+    ],
+)
 def test_types_and_names_are_those_that_clients_answer(codec: str, answer: Any, name: str, in_run: int) -> None:
     def app(message: Message, context: Context) -> Message:
         record = {"w": Array(message.content["arrays"]["w"].numpy()[::-1].copy()), "n": Array(answer)}

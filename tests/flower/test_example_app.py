@@ -64,7 +64,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         del sys.modules[name]
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "fedmedian"])
+@pytest.mark.parametrize("strategy", ["fedavg", pytest.param("fedmedian", marks=pytest.mark.slow)])
 def test_it_learns_over_an_eighth_of_the_bytes(strategy: str, example: None, in_run: int, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
     from digits_app import client_app, server_app

@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from numpy.typing import NDArray
@@ -63,12 +64,12 @@ class Lines:
 
 def main(name: str, address: str, index: str, delay_s: str = "0", fault: str = "") -> None:
     from edgegossip import codecs, flower
-    from tests.flower.faults import faulty
+    from tests.flower.faults import malformed
 
     client = flower.NodeClient(
         name, address, lambda: Toy(int(index), float(delay_s)), codecs.get("fp32"), Lines(), patience_s=10.0
     )
-    with faulty(fault):
+    with malformed() if fault == "malformed" else nullcontext():
         try:
             client.run()
         except EdgegossipError as error:

@@ -139,17 +139,7 @@ def cut_connections(address: str) -> None:
                     handle.shutdown(socket.SHUT_RDWR)
 
 
-def test_an_idle_node_without_torch_is_small(b):
-    b.connect({"a": "127.0.0.1:1"})
-    assert b.process.stdin is not None
-    b.process.stdin.write("report\n")
-    b.process.stdin.flush()
-    assert b.read()["rss_bytes"] < 60 << 20
-
-
-@pytest.mark.parametrize(
-    "ending", ["", "t.close()", "raise SystemExit(3)", "import os, signal; os.kill(os.getpid(), 2)"]
-)
+@pytest.mark.parametrize("ending", ["raise SystemExit(3)", "import os, signal; os.kill(os.getpid(), 2)"])
 def test_a_program_ends_quietly_however_it_ends(ending):
     program = f"""
 from edgegossip.mesh import GrpcTransport
@@ -159,7 +149,7 @@ u.connect({{"t": t.address}})
 t.incoming(10)
 t.send("u", [bytes(3_000_000)])
 try:
-    {ending or "pass"}
+    {ending}
 except KeyboardInterrupt:
     pass
 """

@@ -315,14 +315,10 @@ def test_whoever_answers_for_a_coordinator_is_worth_a_sentence(
     head: str, pieces: list[bytes], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("httpx")
-    began = time.monotonic()
     with pytest.raises((PeerError, UsageError), match=words):
         _follow([f"HTTP/1.1 {head}\r\n\r\n".encode(), *pieces], monkeypatch)
-    assert time.monotonic() - began < 5.0
 
 
-def test_a_recipe_of_dots_takes_no_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    began = time.monotonic()
+def test_a_recipe_of_dots_is_not_even_read(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PeerError, match="more than 1000 dots"):
         joined(monkeypatch, changed(recipe=".".join("a" * 20_000) + "=1"))
-    assert time.monotonic() - began < 1.0

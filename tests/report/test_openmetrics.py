@@ -123,7 +123,7 @@ names = ["time/a_s", "time/wait_s", "rounds", "events", "net/sent_bytes", "rate/
 odd = st.one_of(st.text(max_size=8), st.sampled_from(names))
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(st.lists(st.tuples(odd, odd, st.floats(allow_nan=False, allow_infinity=False)), max_size=5))
 def test_whatever_boards_call_themselves_and_their_metrics_can_be_read(records) -> None:
     totals = Totals(RUN, 1)

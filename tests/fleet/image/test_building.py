@@ -385,6 +385,7 @@ def test_an_emulator_that_another_container_registered_is_seen(monkeypatch, tmp_
 
     monkeypatch.setattr(tools, "run", mount)
     build.register_emulator(tmp_path, tmp_path / "not there" / "qemu-aarch64.conf")
+    assert (tmp_path / "register").read_text() == "", "it is not registered twice"
 
 
 def test_a_program_that_fails_says_why(tmp_path):

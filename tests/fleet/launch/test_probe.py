@@ -19,7 +19,7 @@ from edgegossip.agreement import Agreement
 from edgegossip.cli.main import cli
 from edgegossip.fleet.launch import probe as probing
 from edgegossip.fleet.launch import run
-from edgegossip.fleet.launch.fork_server import MODULES, OF_SCRIPTS, ForkServer
+from edgegossip.fleet.launch.fork_server import MODULES, ForkServer
 from edgegossip.fleet.launch.probe import Joined, misfit, probe
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.node.spec import default_members
@@ -64,7 +64,7 @@ SCRIPT = """
 def one_fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Probes fork their boards from a process that has loaded torch, which all may share."""
     with (
-        ForkServer((*MODULES["gossip"], *OF_SCRIPTS), 1, tmp_path_factory.mktemp("forks") / "log") as server,
+        ForkServer(MODULES["gossip"], 1, tmp_path_factory.mktemp("forks") / "log") as server,
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr(probing, "ForkServer", lambda *_: nullcontext(server))

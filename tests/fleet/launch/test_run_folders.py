@@ -8,6 +8,7 @@ import pytest
 
 from edgegossip.fleet.launch.run_folders import conclude, shown_when_it_fails
 from edgegossip.telemetry.run_folder import RunFolder
+from tests.report.web.synthetic import write_run
 
 
 def test_a_run_without_a_round_ends_with_its_own_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,6 +21,24 @@ def test_a_run_without_a_round_ends_with_its_own_exit_code(tmp_path: Path, capsy
     assert conclude(folder, plots=True, as_json=False) == 6
     out = capsys.readouterr().out
     assert "fits none of its neighbours" in out and "page " in out and "plot " not in out
+
+
+def test_a_run_that_lost_a_board_or_its_purpose_says_so_and_ends_with_a_code_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    split = RunFolder.reopen(write_run(tmp_path / "split", boards=3, rounds=8, lost=True))
+    assert conclude(split, plots=False, as_json=False) == 8
+    assert "RUIN: the fleet split" in " ".join(capsys.readouterr().out.split())
+    folder = RunFolder.create(tmp_path, "x", '[run]\nmode = "gossip"\nrounds = 3\n', {})
+    folder.write_run(bytes(8), ("board-0", "board-1"))
+    for step in range(3):
+        for name in ("board-0", "board-1")[: 3 - step]:
+            folder.metrics(name, step, {"train/loss": 1.0 - 0.1 * step})
+    folder.event("board-0", "finished", "board-0 finished")
+    folder.event("board-1", "lost", "lost board-1: killed by SIGKILL")
+    folder.close()
+    assert conclude(folder, plots=False, as_json=False) == 7
+    assert "lost: board-1 after 2 rounds" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -26,10 +26,11 @@ from edgegossip.telemetry.records import EventRecord, MetricsRecord, to_line
 from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.types import StartError
 
+ROOT = Path(__file__).parents[3]
 # Says nothing but that it is alive for some seconds, then that it has finished, then ends.
 BUSY = """
 import os, time
-from edgegossip.telemetry.sinks import PipeSink
+from tests.fleet.launch.pipe import PipeSink
 pipe = PipeSink(1)
 for _ in range(90):
     pipe.beat()
@@ -39,7 +40,7 @@ pipe.event("busy", "finished", "done")
 # The same until the file that it is given has so many bytes.
 UNTIL = """
 import os, time
-from edgegossip.telemetry.sinks import PipeSink
+from tests.fleet.launch.pipe import PipeSink
 pipe = PipeSink(1)
 while not os.path.exists({file!r}) or os.path.getsize({file!r}) < {size}:
     pipe.beat()
@@ -60,9 +61,8 @@ STOPPED = "import time; time.sleep(300)"
 CRASHING = "raise SystemExit(3)"
 # Does a round, so the run has begun.
 ROUND = """
-from edgegossip.telemetry.records import MetricsRecord
-from edgegossip.telemetry.sinks import PipeSink
-PipeSink(1).write(MetricsRecord({name!r}, 0, 0.0, {{}}))
+from tests.fleet.launch.pipe import PipeSink
+PipeSink(1).round({name!r})
 """
 
 
@@ -80,7 +80,8 @@ class Kept(RecordSink):
 
 
 def start(name: str, script: str, messages: queue.Queue[Message], folder: Path) -> BoardProcess:
-    process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", script], stdin=pipe, stdout=pipe, cwd=ROOT)
     log = folder / f"{name}.log"
     reader = threading.Thread(target=_read, args=(name, process, log, messages), daemon=True)
     reader.start()
@@ -146,7 +147,7 @@ def test_boards_that_train_alone_and_all_hang_are_ended(tmp_path: Path) -> None:
 
 def test_boards_that_hang_with_the_average_of_all_models_are_ended_and_not_lost(tmp_path: Path) -> None:
     messages: queue.Queue[Message] = queue.Queue()
-    trained = "from edgegossip.telemetry.sinks import PipeSink\nPipeSink(1).event({0!r}, 'trained', 'done')\n"
+    trained = "from tests.fleet.launch.pipe import PipeSink\nPipeSink(1).event({0!r}, 'trained', 'done')\n"
     never, sink = UNTIL.format(file=str(tmp_path / "never"), size=1), Kept()
     hangs, ends = (trained.format(name) + more for name, more in (("hangs", never), ("ends", "")))
     boards = [start(name, script, messages, tmp_path) for name, script in (("hangs", hangs), ("ends", ends))]
@@ -163,9 +164,7 @@ def test_boards_that_hang_with_the_average_of_all_models_are_ended_and_not_lost(
 
 
 def test_a_slow_board_that_does_rounds_is_waited_for(tmp_path: Path) -> None:
-    rounds = "    pipe.write(MetricsRecord('busy', 0, 0.0, {}))\n"
-    slow = BUSY.replace("import PipeSink", "import PipeSink\nfrom edgegossip.telemetry.records import MetricsRecord")
-    slow = slow.replace("    pipe.beat()\n", rounds)
+    slow = BUSY.replace("pipe.beat()", "pipe.round('busy')")
     made, _ = supervise(tmp_path, 60.0, hanging_s=0.5, busy=slow, done=BUSY.replace("90", "1").replace("busy", "done"))
     assert made.lost == {}
 
@@ -196,7 +195,7 @@ def test_a_board_that_has_finished_and_hangs_is_ended_and_not_lost(tmp_path: Pat
 def test_a_full_disk_holds_no_board_and_hides_no_end(tmp_path: Path) -> None:
     """What a board prints has no room in its log; more than a pipe takes."""
     (tmp_path / "talks.log").symlink_to("/dev/full")
-    talks = "print('a word\\n' * 50_000)\nfrom edgegossip.telemetry.sinks import PipeSink\n"
+    talks = "print('a word\\n' * 50_000)\nfrom tests.fleet.launch.pipe import PipeSink\n"
     made, _ = supervise(tmp_path, 60.0, talks=talks + "PipeSink(1).event('talks', 'finished', 'done')")
     assert made.lost == {} and made.board("talks").code == 0
 
@@ -212,7 +211,7 @@ def test_a_crash_is_named_with_its_exit_code_and_log(tmp_path: Path) -> None:
 
 
 def says(name: str, why: str) -> str:
-    said = f"from edgegossip.telemetry.sinks import PipeSink; PipeSink(1).event({name!r}, 'error', {why!r})\n"
+    said = f"from tests.fleet.launch.pipe import PipeSink; PipeSink(1).event({name!r}, 'error', {why!r})\n"
     return said + "raise SystemExit(2)"
 
 
@@ -304,7 +303,7 @@ def test_a_board_that_comes_no_further_when_it_is_started_again_is_left(tmp_path
 
 
 def finishes(name: str, file: str) -> str:
-    said = f"from edgegossip.telemetry.sinks import PipeSink; PipeSink(1).event({name!r}, 'finished', 'done')\n"
+    said = f"from tests.fleet.launch.pipe import PipeSink; PipeSink(1).event({name!r}, 'finished', 'done')\n"
     return said + SIGN.format(file=file)
 
 
@@ -324,9 +323,7 @@ def test_one_with_a_checkpoint_is_started_again_all_the_same(tmp_path: Path) -> 
 def test_a_board_that_starts_again_is_told_who_is_gone(tmp_path: Path) -> None:
     """It would wait for them; here it repeats what it is told."""
     finished, listens = str(tmp_path / "finished"), str(tmp_path / "listens")
-    echo = "import sys; from edgegossip.telemetry.sinks import PipeSink; pipe = PipeSink(1)\n" + SIGN.format(
-        file=listens
-    )
+    echo = "import sys; from tests.fleet.launch.pipe import PipeSink; pipe = PipeSink(1)\n" + SIGN.format(file=listens)
     echo += "for line in sys.stdin:\n    pipe.event('late', 'notice', line)\n    if 'busy' in line: break\n"
     echo += "pipe.event('late', 'finished', 'done')"
     gone, late = finishes("gone", finished), LATE.format(file=finished)
@@ -341,13 +338,13 @@ def test_a_board_that_starts_again_is_told_who_is_gone(tmp_path: Path) -> None:
 def test_a_board_whose_peer_ended_over_a_difference_is_told_what_it_is(tmp_path: Path) -> None:
     """Its own mesh may not have heard it by then, and it would train on alone."""
     odd = """
-from edgegossip.telemetry.sinks import PipeSink
+from tests.fleet.launch.pipe import PipeSink
 pipe = PipeSink(1)
 pipe.event("odd", "disagrees", "odd and other differ", peer="other")
 pipe.event("odd", "error", "odd fits none of its neighbours")
 raise SystemExit(6)
 """
-    echo = "import sys; from edgegossip.telemetry.sinks import PipeSink; pipe = PipeSink(1)\n"
+    echo = "import sys; from tests.fleet.launch.pipe import PipeSink; pipe = PipeSink(1)\n"
     echo += "pipe.event(NAME, 'notice', sys.stdin.readline())\npipe.event(NAME, 'finished', 'done')"
     boards = {name: echo.replace("NAME", repr(name)) for name in ("other", "third")}
     made, sink = supervise(tmp_path, 8.0, odd=odd, **boards)

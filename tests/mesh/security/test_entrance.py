@@ -47,7 +47,7 @@ def network() -> Iterator[Network]:
 
 @needs_namespaces
 @pytest.mark.parametrize("under_way", ["", "something"], ids=["silent", "sending"])
-@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("lost", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_kernel_gives_up_a_connection_whose_host_is_lost(network: Network, lost: bool, under_way: str) -> None:
     python = (sys.executable, "-c")
     where = network.address(1)

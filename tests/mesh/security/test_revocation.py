@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,10 @@ from edgegossip.security.names import Subject
 from edgegossip.security.tls import H2
 from edgegossip.types import PeerError
 from tests.mesh.fleet import DAY, NOW, TestFleet
-from tests.mesh.security.support import LIMITS, is_refused, others, told
-from tests.mesh.support import RUN, connect_all, wait_for
+from tests.mesh.security.support import is_refused, others, told
+from tests.mesh.support import PATIENCE_S, QUICK, RUN, connect_all, wait_for
+
+LIMITS = replace(QUICK, handshake_s=PATIENCE_S)  # of a busy machine; nobody here takes his time
 
 
 @pytest.fixture
