@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CURRENT = [page for page in PAGES if (ROOT / "docs/results") not in page.parents]  # results say what was typed then
 
 
+@functools.cache
 def anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, as GitHub and the site make them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
@@ -24,18 +27,20 @@ def anchors(page: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def dead(page: Path) -> Iterator[str]:
+    """What a page links to that is not there."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
-    dead = []
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if re.match(r"[a-z]+:", target):
-            continue
         path, _, anchor = target.partition("#")
         other = (page.parent / path).resolve() if path else page
+        if re.match(r"[a-z]+:", target):
+            continue
         if not other.exists() or (anchor and other.suffix == ".md" and anchor not in anchors(other)):
-            dead.append(target)
-    assert not dead
+            yield f"{page.relative_to(ROOT)}: {target}"
+
+
+def test_links_lead_somewhere() -> None:
+    assert not [one for page in PAGES for one in dead(page)]
 
 
 def test_every_page_is_in_the_site() -> None:

@@ -35,21 +35,41 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"__name__": "__main__"}
 
 
+def blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+
+
+PAGE = (ROOT / "docs" / "python.md").read_text()
+
+
+@pytest.mark.slow  # its fleets and its study are of the kinds of test_notebook.py and test_research.py
 @pytest.mark.timeout(500)
 def test_the_page_runs_from_top_to_bottom(names: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    page = (ROOT / "docs" / "python.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) >= 10
-    for number, block in enumerate(blocks):
+    for number, block in enumerate(blocks(PAGE)):
         cell(block, names, f"docs/python.md, block {number + 1}")
-    said = capsys.readouterr().out
-    for line in re.findall(r"print\(\w+\)  # (there is no codec.*?|<Encoded.*)$", page, re.MULTILINE):
-        assert line.removesuffix(" ...") in said
     fewer = names["result"].summary["sent_bytes"]["payload"] / names["small"].summary["sent_bytes"]["payload"]
     assert 7.5 < fewer < 10  # "about a ninth"
     assert names["losses"].shape == (40, 4) and names["page"].is_file()
     assert names["own"].state_dict()["weight"].shape == (1, 8)
     assert list(names["table"].columns) == ["case", "accuracy", "accuracy_std", "bits_per_value"]
+    check_what_trains_nothing(names, capsys.readouterr().out)
+
+
+def test_what_trains_nothing_runs(names: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """From "Plan" on, with what the blocks before it import, and what they show to be refused."""
+    before, _, rest = PAGE.partition("\n## Plan\n")
+    assert len(blocks(before)) >= 5 and len(blocks(rest)) >= 5
+    for block in blocks(before):
+        given = [one for one in ast.parse(block).body if isinstance(one, ast.Import | ast.ImportFrom | ast.Try)]
+        exec(compile(ast.Module(given, []), "docs/python.md", "exec"), names)
+    for block in blocks(rest):
+        cell(block, names, "docs/python.md, from Plan on")
+    check_what_trains_nothing(names, capsys.readouterr().out)
+
+
+def check_what_trains_nothing(names: dict[str, Any], said: str) -> None:
+    for line in re.findall(r"print\(\w+\)  # (there is no codec.*?|<Encoded.*)$", PAGE, re.MULTILINE):
+        assert line.removesuffix(" ...") in said
     gradient, received = names["gradient"], names["received"]
     assert np.linalg.norm(received / 20 - gradient) < np.linalg.norm(gradient)
     assert np.array_equal(names["again"], names["decoded"])
@@ -76,8 +96,7 @@ def test_a_notebook_is_kept_without_its_outputs(path: Path) -> None:
 
 
 def test_there_are_two_notebooks_and_the_page_names_them() -> None:
-    page = (ROOT / "docs" / "python.md").read_text()
-    assert len(NOTEBOOKS) == 2 and all(f"`{path.name}`" in page for path in NOTEBOOKS)
+    assert len(NOTEBOOKS) == 2 and all(f"`{path.name}`" in PAGE for path in NOTEBOOKS)
 
 
 def test_all_public_names_say_what_they_are() -> None:

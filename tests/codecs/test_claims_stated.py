@@ -30,10 +30,8 @@ def verdict(name: str, check: str, **params: Any) -> bool | None:
     ("name", "params"),
     [
         ("co3", {}),
-        ("co3", {"stage": "auto", "gamma": 0.0}),
         ("terngrad", {}),
         ("terngrad", {"stage": "huffman", "clip": 1.0}),
-        ("terngrad", {"clip": 0.0}),
     ],
 )
 def test_sizes_are_judged_where_codes_are_coded(name: str, params: dict[str, Any]) -> None:

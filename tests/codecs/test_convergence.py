@@ -60,7 +60,7 @@ def test_a_convex_run_stays_below_the_bound(nesterov: bool) -> None:
     """f = sqrt(1 + ||w||^2): its slope is at most 1."""
     run = Run(K, 200, 1.0, (1 + NOISE) ** 2, levels.variance_bound(6, D), 0.9, nesterov)
     found = []
-    for seed in range(5):
+    for seed in range(2):
         mean = np.mean(way(run, 0.02, lambda w: w / np.sqrt(1 + w @ w), seed), 0)
         found.append(np.sqrt(1 + mean @ mean) - 1)
     bound = convex_bound(run, 0.02, math.sqrt(1 + D) - 1, math.sqrt(D))
@@ -71,7 +71,7 @@ def test_a_nonconvex_run_stays_below_the_bound() -> None:
     """f = sum w^2 / (1 + w^2): its second derivative is at most 2, its slope below 0.65 a value."""
     run = Run(K, 200, 0.65 * math.sqrt(D), (0.65 * math.sqrt(D) + NOISE) ** 2, levels.variance_bound(6, D), 0.5)
     slope = lambda w: 2 * w / (1 + w**2) ** 2  # noqa: E731
-    squares = [[slope(w) @ slope(w) for w in way(run, nonconvex_rate(run, 0.1, 2.0), slope, s)] for s in range(5)]
+    squares = [[slope(w) @ slope(w) for w in way(run, nonconvex_rate(run, 0.1, 2.0), slope, s)] for s in range(2)]
     assert np.mean(squares, 0).min() <= nonconvex_bound(run, 0.1, 2.0, D / 2)
 
 

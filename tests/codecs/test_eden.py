@@ -56,7 +56,7 @@ def few_values(kind: str, n: int) -> Vec:
 
 
 @pytest.mark.no_cover
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=20)
 @given(
     bits=st.integers(1, 4),
     kind=st.sampled_from(["a tenth beside a value", "three", "half", "an outlier", "heavy"]),
@@ -81,7 +81,7 @@ def test_the_bias_of_one_rotation_would_be_seen() -> None:
     assert pairs.mean() > 4 * pairs.std() / math.sqrt(pairs.size)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=20)
 @given(bits=st.integers(1, 4), seed=st.integers(0, 2**32), size=st.sampled_from([1e-40, 1e-20, 1.0, 1e20, 1e35]))
 def test_the_gain_is_one_in_every_message(bits: int, seed: int, size: float) -> None:
     """<x', x> = ||x||^2 exactly, by the scale that EDEN sends: here to the rounding of float32 (of
@@ -109,5 +109,5 @@ def test_what_it_claims_holds_for_the_smallest_blocks(bits: int) -> None:
         x = few_values(kind, 32)
         claimed = claims_of(codecs.get("eden", bits=bits), x, layout)
         assert claimed.unbiased and claimed.variance is not None
-        lost = (errors(bits, x, 2000) ** 2).sum(1)
-        assert lost.mean() <= claimed.variance + 4 * lost.std() / math.sqrt(2000), kind
+        lost = (errors(bits, x, 500) ** 2).sum(1)
+        assert lost.mean() <= claimed.variance + 4 * lost.std() / math.sqrt(500), kind

@@ -52,7 +52,7 @@ def test_the_table_by_integration(row: tuple[float, float, float, float]) -> Non
     assert mean == pytest.approx(gamma(2 / beta) / gamma(1 / beta), rel=1e-10)
     assert oracle.integral(beta, 1, 0, math.inf) == pytest.approx(mean, rel=1e-9)
     at = oracle.relative_error(beta, optimum)
-    for factor in np.geomspace(1 / 16, 16, 65):  # nothing else is better, near or far
+    for factor in np.geomspace(1 / 16, 16, 17):  # nothing else is better, near or far
         assert at <= oracle.relative_error(beta, optimum * factor) + 1e-9
     # and the optimum is where the slope changes its sign: D' = 0 is z sum g^2 P = sum g A
     grid = np.array(co3.GRID)
@@ -66,10 +66,10 @@ def test_the_table_is_ordered() -> None:
     assert all(a[2] * a[3] < b[2] * b[3] for a, b in itertools.pairwise(OPTIMA))
 
 
-@pytest.mark.parametrize("beta", [0.1625, 0.2125, 0.2875, 0.5625, 0.9875, 1.125, 2.3, 4.5, 7.0, 12.0])
+@pytest.mark.parametrize("beta", [0.1625, 0.2875, 0.5625, 1.125, 2.3, 7.0, 12.0])
 def test_between_the_points_the_scale_is_as_good_as_the_optimum(beta: float) -> None:
     k = scale_by_law(beta)
-    best = min(oracle.relative_error(beta, k * f) for f in np.geomspace(0.9, 1.1, 41))
+    best = min(oracle.relative_error(beta, k * f) for f in np.geomspace(0.9, 1.1, 11))
     assert oracle.relative_error(beta, k) <= best * 1.0005
     fitted = co3.fit(oracle.integral(beta, 1, 0, math.inf), oracle.integral(beta, 2, 0, math.inf), 1)
     assert fitted.beta == pytest.approx(beta, rel=0.04)
@@ -165,7 +165,7 @@ def test_special_inputs(values: list[float]) -> None:
 
 
 @pytest.mark.no_cover
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.floats(-BIG, BIG, width=32), min_size=1, max_size=40), st.sampled_from([1.0, 1e-30, 1e-44]))
 def test_any_values_have_a_usable_scale_and_no_value_moves_by_more_than_itself(
     values: list[float], factor: float

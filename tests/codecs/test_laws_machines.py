@@ -99,7 +99,7 @@ machines = {"isa": st.sampled_from(native.available_isas()), "threads": st.integ
 
 
 @pytest.mark.no_cover
-@settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(case=st.sampled_from(CASES), vector=vectors(), **machines)
 def test_any_instruction_set_and_number_of_threads_give_the_same(
     case: Case, vector: tuple[Layout, Vec], isa: str, threads: int

@@ -66,7 +66,6 @@ _positive = st.floats(min_value=5e-324, allow_nan=False, allow_infinity=False)
 
 
 @pytest.mark.no_cover
-@settings(max_examples=500, deadline=None)
 @given(s0=st.integers(1, 32767), eta0=_positive, f0=_positive, loss=st.one_of(_positive, st.just(0.0)), lr=_positive)
 def test_the_level_rule_has_an_answer_for_all_that_it_takes(
     s0: int, eta0: float, f0: float, loss: float, lr: float
@@ -149,7 +148,7 @@ _lists = st.one_of(
 
 
 @pytest.mark.no_cover
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100)
 @given(grid=_lists, d=st.integers(1, 3000), seed=st.integers(0, 2**32 - 1), tail=st.floats(0.2, 5))
 def test_no_vector_is_worse_than_the_worst_case(grid: np.ndarray, d: int, seed: int, tail: float) -> None:
     """Of either norm; and section 3.6's displayed sum lies above every vector too."""
@@ -221,14 +220,14 @@ def test_qsgd_lies_below_its_own_lemma() -> None:
 def test_the_optimal_ratio_beats_every_other(s: int, d: int) -> None:
     best = levels.optimal_ratio(s, d)
     bound = levels.worst_case_variance(levels.geometric_levels(s, best), d)
-    for p in np.linspace(0.51 if s == 126 else 0.01, 0.995, 150):
+    for p in np.linspace(0.51 if s == 126 else 0.01, 0.995, 40):
         assert bound <= levels.worst_case_variance(levels.geometric_levels(s, float(p)), d) * (1 + 1e-3)
 
 
 @pytest.mark.no_cover
 def test_the_optimal_ratio_falls_with_d_and_rises_with_s() -> None:
-    by_d = [levels.optimal_ratio(6, d) for d in (10**2, 10**4, 10**6)]
-    by_s = [levels.optimal_ratio(s, 10**4) for s in (2, 5, 8)]
+    by_d = [levels.optimal_ratio(6, d) for d in (10**2, 10**6)]
+    by_s = [levels.optimal_ratio(s, 10**4) for s in (2, 8)]
     assert by_d == sorted(by_d, reverse=True) and by_s == sorted(by_s)
     assert abs(levels.optimal_ratio(6, 512) - 0.5) < 0.01  # the paper's p = 1/2 is right for 4 bits and buckets of 512
 
@@ -251,31 +250,6 @@ def test_the_reading_of_the_o_1_terms() -> None:
         omega_bits(1 << b) <= 1 + a(1 << b) for b in range(1, 500)
     )  # a power of two is the hardest of its length
     assert 1 + math.log2(2**16) + 2.69 * math.log2(17) < omega_bits(2**16)
-
-
-def stream_bits(level: np.ndarray) -> int:
-    """Norm, then gap, sign and level index of each nonzero."""
-    at = np.flatnonzero(level)
-    gaps = np.diff(at, prepend=-1)
-    return 32 + sum(omega_bits(int(g)) + 1 + omega_bits(int(v)) for g, v in zip(gaps, level[at], strict=True))
-
-
-@pytest.mark.parametrize(("s", "d"), [(1, 512), (3, 2048), (4, 8192), (6, 65536)])
-@pytest.mark.parametrize("kind", ["normal", "heavy", "equal", "worst"])
-def test_the_mean_length_of_an_elias_stream_is_below_equation_3(s: int, d: int, kind: str) -> None:
-    rng = np.random.default_rng(d)
-    size = {
-        "normal": np.abs(rng.standard_normal(d)),
-        "heavy": rng.standard_gamma(1 / 0.6, d) ** (1 / 0.6),
-        "equal": np.ones(d),
-        "worst": np.where(np.arange(d) % max(1, d // 4**s) == 0, 1.0, 1e-3),  # many just above the lowest level
-    }[kind]
-    r = size / np.sqrt((size**2).sum())
-    grid = levels.geometric_levels(s, 0.5).astype(np.float64)
-    j = np.searchsorted(grid, r, side="right") - 1
-    up = (r - grid[j]) / (grid[j + 1] - grid[j])
-    bits = [stream_bits(j + (rng.random(d) < up)) for _ in range(3)]
-    assert np.mean(bits) <= levels.length_bound(s, d)
 
 
 def test_equation_3_needs_its_assumption() -> None:

@@ -100,7 +100,7 @@ def test_probabilities_are_the_papers(norms, rank):
 def test_atomo_is_unbiased_with_the_papers_variance():
     """Element by element at 4.5 sigma (of 400 elements), and the sum of squared errors at 4
     sigma."""
-    layout, rank, keys = layout_of((12, 40)), 2, 2000
+    layout, rank, keys = layout_of((12, 40)), 2, 600
     a = np.random.default_rng(2).standard_normal((12, 40)) * 0.7 ** np.arange(12)[:, None]
     x = a.astype(np.float32)
     codec = codecs.get("atomo", rank=rank)

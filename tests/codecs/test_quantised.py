@@ -13,10 +13,9 @@ import pytest
 from edgegossip import codecs
 from edgegossip.codecs import zstd
 from edgegossip.codecs.elastiquant import ElastiQuant
-from edgegossip.codecs.keys import tensor_key, tensor_keys
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.native.quantise import Kind
-from edgegossip.types import ConfigError, DecodeError, UsageError, Vec
+from edgegossip.types import ConfigError, DecodeError, Vec
 
 RAW, HUFFMAN, RUNS, ELIAS, ZSTD = range(5)
 CTX = codecs.Ctx(key=7, round=0)
@@ -76,23 +75,6 @@ def test_parameters_that_cannot_be(name: str, params: dict[str, Any], message: s
     with pytest.raises(ConfigError) as error:
         codecs.get(name, **params)
     assert str(error.value).startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("name", "same", "params"),
-    [
-        ("4-bit-elastiquant", "elastiquant", {"bits": 4, "stage": "raw"}),
-        ("8-bit-elastiquant", "elastiquant", {"bits": 8, "stage": "raw"}),
-        ("e-elastiquant", "elastiquant", {"bits": 4, "stage": "huffman"}),
-        ("qsgd-v", "qsgd-inf", {"bits": 4, "stage": "raw"}),
-        ("2-bit-qsgd", "qsgd", {"bits": 2, "stage": "raw"}),
-        ("4-bit-qsgd", "qsgd", {"bits": 4, "stage": "raw"}),
-        ("8-bit-qsgd", "qsgd", {"bits": 8, "stage": "raw"}),
-    ],
-)
-def test_presets_are_the_family_with_other_defaults(name: str, same: str, params: dict[str, Any]) -> None:
-    assert codecs.get(name) == codecs.get(same, **params)
-    assert codecs.get(name, stage="auto") == codecs.get(same, **{**params, "stage": "auto"})
 
 
 @pytest.mark.parametrize(
@@ -232,10 +214,10 @@ def entropy_of(codec_name: str, bits: int, x: np.ndarray) -> float:
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("stage", ["huffman", "auto"])
-@pytest.mark.parametrize(("name", "bits"), of_all_widths(*range(2, 13)))
+@pytest.mark.parametrize(("name", "bits"), of_all_widths(2, 3, 5, 8, 12))
 def test_sizes_are_near_the_entropy(name: str, bits: int, stage: str) -> None:
     """Codes of all widths, dense ones and such with many zeros: 3.5 %, below 1.5 bit 12 %."""
-    n = 200_000
+    n = 100_000
     for title, x in (
         ("gennorm", heavy_tailed(n)),
         ("normal", normal(n)),
@@ -259,21 +241,6 @@ def test_a_section_each_and_none_for_what_is_empty() -> None:
         codec.decode(bytes(body) + b"\0\0", layout)
     with pytest.raises(DecodeError, match="^the qsgd section of tensor t3 is invalid: it ends early$"):
         codec.decode(body[:-1], layout)
-
-
-@pytest.mark.parametrize("name", ["qsgd", "elasticl", "terngrad", "signsgd", "co3", "elastiquant"])
-@pytest.mark.parametrize("stage", ["raw", "auto", "zstd"])
-def test_the_tensor_that_is_not_finite_is_named(name: str, stage: str) -> None:
-    layout, x = layout_of(3, 0, 4, 5), np.ones(12, np.float32)
-    x[5] = np.nan
-    codec = codecs.get(name, stage=stage)
-    with pytest.raises(UsageError, match="^tensor t2 holds NaN or infinite values"):
-        codec.encode(x, codec.init(layout), CTX)
-
-
-@pytest.mark.parametrize("key", [0, 1, 2**63, 2**64 - 1])
-def test_keys_of_all_tensors_are_those_of_each(key: int) -> None:
-    assert tensor_keys(key, 5) == [tensor_key(key, k) for k in range(5)] and tensor_keys(key, 0) == []
 
 
 # zstd sections that are damaged.
@@ -337,13 +304,12 @@ def test_zstd_sections_with_a_byte_changed(name: str, params: dict[str, Any]) ->
     total = np.ones(n, np.float32)
     np.testing.assert_array_equal(codec.decode(body, layout_of(n), total, 1.0), 1 + codec.decode(body, layout_of(n)))
     for at in range(len(body)):
-        for change in (1, 0x80, 0xFF):
-            bad = body[:at] + bytes([body[at] ^ change]) + body[at + 1 :]
-            try:
-                values = codec.decode(bad, layout_of(n))
-            except DecodeError:
-                continue
-            assert np.isfinite(values).all()
+        bad = body[:at] + bytes([body[at] ^ (1, 0x80, 0xFF)[at % 3]]) + body[at + 1 :]
+        try:
+            values = codec.decode(bad, layout_of(n))
+        except DecodeError:
+            continue
+        assert np.isfinite(values).all()
 
 
 def test_zstd_over_several_pieces_and_buckets() -> None:

@@ -11,7 +11,7 @@ import pytest
 from edgegossip import codecs, frame
 from edgegossip.codecs.sparse import counts
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import ConfigError, DecodeError, Vec
+from edgegossip.types import DecodeError, Vec
 
 CTX = codecs.Ctx(key=2**64 - 3, round=2)
 LAYOUT = Layout.of([TensorSpec("w", (40, 50)), TensorSpec("empty", (0,)), TensorSpec("b", (10,)), TensorSpec("s", ())])
@@ -41,22 +41,20 @@ def test_counts_are_the_ceiling_of_the_share_and_at_least_one(ratio: float, expe
     assert counts(LAYOUT, ratio).tolist() == expected
 
 
-@pytest.mark.parametrize("percent", range(1, 101))
-def test_a_whole_number_is_not_rounded_up(percent: int) -> None:
+def test_a_whole_number_is_not_rounded_up() -> None:
     layout = Layout.of([TensorSpec("a", (100,)), TensorSpec("b", (2_000_000_000,))])
-    assert counts(layout, percent / 100).tolist() == [percent, percent * 20_000_000]
+    for percent in range(1, 101):
+        assert counts(layout, percent / 100).tolist() == [percent, percent * 20_000_000]
 
 
 @pytest.mark.parametrize("name", ["topk", "randk"])
-@pytest.mark.parametrize("ratio", [1e-9, 0.001, 0.01, 0.1, 0.3, 0.37, 0.4, 0.9, 0.97, 1.0])
-@pytest.mark.parametrize("values", ["fp32", "fp16", "bf16"])
-def test_as_many_values_as_asked_in_less_than_the_limit(name: str, ratio: float, values: str) -> None:
-    x = gradient(LAYOUT)
-    body, y = sent(codecs.get(name, ratio=ratio, values=values), x, LAYOUT)
-    assert np.count_nonzero(y) == counts(LAYOUT, ratio).sum()
-    assert len(body) <= frame.Limits.of(LAYOUT).max_body_bytes
-    value_bits = 32 if values == "fp32" else 16
-    assert 8 * len(body) <= value_bits * np.count_nonzero(y) + 2100 + 3 * 48 + 64
+@pytest.mark.parametrize(("values", "value_bits"), [("fp32", 32), ("fp16", 16), ("bf16", 16)])
+def test_as_many_values_as_asked_in_less_than_the_limit(name: str, values: str, value_bits: int) -> None:
+    for ratio in (1e-9, 0.001, 0.01, 0.1, 0.3, 0.37, 0.4, 0.9, 0.97, 1.0):
+        body, y = sent(codecs.get(name, ratio=ratio, values=values), gradient(LAYOUT), LAYOUT)
+        assert np.count_nonzero(y) == counts(LAYOUT, ratio).sum()
+        assert len(body) <= frame.Limits.of(LAYOUT).max_body_bytes
+        assert 8 * len(body) <= value_bits * np.count_nonzero(y) + 2100 + 3 * 48 + 64
 
 
 def test_topk_is_a_contraction() -> None:
@@ -117,30 +115,3 @@ def test_bad_bodies_are_refused_in_one_sentence(name: str, body: bytes, message:
         with pytest.raises(DecodeError, match=f"^{re.escape(message)}$"):
             codecs.get(name).decode(body, LAYOUT, out, weight)
     assert (out == 1).all()
-
-
-@pytest.mark.parametrize("name", ["topk", "randk"])
-def test_a_body_may_be_any_view_of_bytes(name: str) -> None:
-    x = gradient(LAYOUT)
-    body, y = sent(codecs.get(name), x, LAYOUT)
-    body += b"" if len(body) % 2 == 0 else b"\0"
-    view = memoryview(body).cast("H")
-    if len(sent(codecs.get(name), x, LAYOUT)[0]) == len(body):
-        np.testing.assert_array_equal(codecs.get(name).decode(view, LAYOUT), y)
-    else:
-        with pytest.raises(DecodeError):
-            codecs.get(name).decode(view, LAYOUT)
-
-
-@pytest.mark.parametrize(
-    ("name", "params", "message"),
-    [
-        ("topk", {"ratio": 1.5}, "codec topk: ratio = 1.5 is outside 1e-09 to 1.0"),
-        ("topk", {"ratio": float("nan")}, "codec topk: ratio = nan is outside 1e-09 to 1.0"),
-        ("randk", {"values": "fp8"}, "codec randk: values = 'fp8' is not one of fp32, fp16, bf16"),
-        ("randk", {"unbiased": 1}, "codec randk: unbiased = 1 is not true or false"),
-    ],
-)
-def test_wrong_parameters(name: str, params: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
-        codecs.get(name, **params)

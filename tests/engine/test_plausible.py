@@ -72,7 +72,7 @@ def test_a_liar_just_below_the_ratio_does_not_blow_up_the_model(factor: float, b
     assert fleet.highest < 1e6  # without a slow memory of what was typical it is 1e115
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 2**32 - 1), st.floats(0.3, 1.0), st.booleans())
 def test_honest_boards_with_very_unequal_data_are_heard(
     boards: int, part: int, seed: int, shrink: float, warm_up: bool
@@ -292,8 +292,7 @@ def _levels_after(*rounds: list[Frame]) -> list[int]:
     return levels
 
 
-@pytest.mark.parametrize("loss", [0.0, 1e-9, 1e3, 1e15, 1e24])
-@pytest.mark.parametrize("examples", [1.0, 1e12])
+@pytest.mark.parametrize(("loss", "examples"), [(0.0, 1.0), (1e-9, 1e12), (1e3, 1.0), (1e24, 1e12)])
 @pytest.mark.parametrize("boards", [2, 3, 10])
 @pytest.mark.parametrize("at", [0, 1])
 def test_one_board_cannot_decide_for_all(loss: float, examples: float, boards: int, at: int) -> None:
@@ -331,9 +330,9 @@ def _played(lie: Callable[[int, float], Frame | None], honest: int, planned: flo
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("planned", [0.1, 0.3, None])
+@pytest.mark.parametrize("planned", [0.3, None])
 @pytest.mark.parametrize("honest", [2, 10])
-@pytest.mark.parametrize(("loss", "rate"), [(1e-25, 0.1), (0.0, 0.1), (1e20, 0.1), (None, 1e6), (None, 1e-20)])
+@pytest.mark.parametrize(("loss", "rate"), [(0.0, 0.1), (1e20, 0.1), (None, 1e6), (None, 1e-20)])
 def test_a_liar_among_the_first_two_does_not_decide_for_the_whole_run(
     loss: float | None, rate: float, honest: int, planned: float | None
 ) -> None:
@@ -344,7 +343,7 @@ def test_a_liar_among_the_first_two_does_not_decide_for_the_whole_run(
     assert all(0.3 * a < b < 3.5 * a for a, b in zip(right[8:], lied[8:], strict=True))
 
 
-@pytest.mark.parametrize("planned", [0.1, 0.3, None])
+@pytest.mark.parametrize("planned", [0.3, None])
 @pytest.mark.parametrize("rate", [1e6, 1e-20])
 def test_one_of_two_learning_rates_does_not_decide_later_on(rate: float, planned: float | None) -> None:
     right = _played(lambda round, told: None, 2, planned)

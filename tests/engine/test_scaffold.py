@@ -188,8 +188,9 @@ def test_a_coordinators_step_is_the_outer_optimisers() -> None:
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("codec", ["fp32", "qsgd", "topk", "deadzone"])
-@pytest.mark.parametrize("down", ["fp32", "fp16", "minmax8", "elastiquant"])
+@pytest.mark.parametrize(
+    ("codec", "down"), [("fp32", "minmax8"), ("qsgd", "fp32"), ("topk", "elastiquant"), ("deadzone", "fp16")]
+)
 @pytest.mark.parametrize("count", [N, 2])
 def test_c_is_the_mean_of_what_boards_stepped_along_whatever_is_lost(codec: str, down: str, count: int) -> None:
     """Of the gradients as both ends see them: what a board had, and what arrived of its update."""
@@ -207,6 +208,7 @@ def test_c_is_the_mean_of_what_boards_stepped_along_whatever_is_lost(codec: str,
         np.testing.assert_allclose([run.own(k) for k in range(N)], own, atol=1e-5)
 
 
+@pytest.mark.no_cover
 def test_it_comes_to_the_optimum_where_fedavg_stays_away() -> None:
     corrected, compressed, plain = Run(), Run("minmax8", "fp16"), Run(strategy="fedavg")
     for run in (corrected, compressed, plain):
@@ -220,11 +222,8 @@ def test_it_comes_to_the_optimum_where_fedavg_stays_away() -> None:
 @pytest.mark.parametrize(
     ("settings", "lost"),
     [
-        ({"examples": UNEQUAL}, LOST),
-        ({"steps": (6, 3, 12, 1, 6)}, {}),
         ({"down": "minmax8"}, LOST),
-        ({"down": "elastiquant"}, {}),  # of 4 bits
-        ({"examples": UNEQUAL, "steps": (6, 3, 12, 1, 6), "down": "elastiquant"}, LOST),
+        ({"examples": UNEQUAL, "steps": (6, 3, 12, 1, 6), "down": "elastiquant"}, LOST),  # of 4 bits
     ],
     ids=str,
 )
@@ -288,12 +287,12 @@ def test_updates_of_a_round_that_makes_no_model_leave_all_control_variates() -> 
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("error", [1.0, 1.5, 2.0])
+@pytest.mark.parametrize("error", [1.0, 2.0])
 def test_updates_that_lose_more_than_they_hold_do_not_run_away(error: float) -> None:
     """Their noise would go into the control variates, and make the next updates longer. What stays
     is that of the statistics, which change in every round here."""
     run, plain = (Run("dither", strategy=name, params={"error": error}) for name in ("scaffold", "fedavg"))
-    for sample in drawn(300, N):
+    for sample in drawn(150, N):
         run.play(sample)
         plain.play(sample)
     assert run.off() < 0.15 and run.off() < 0.5 * plain.off()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.codecs.case import Case
-from tests.codecs.cases import CASES, FIRST
+from tests.codecs.cases import CASES
 from tests.conformance.test_attacks import ERRORS
 from tests.fuzz import resident
 
@@ -41,7 +41,7 @@ def beyond(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("values", "cases"),
     [
-        ("first", FIRST),  # a line of the list takes half a second
+        ("first", resident.DECODERS),  # a line of the list takes half a second
         pytest.param("dense", CASES, marks=pytest.mark.slow),
         pytest.param("sparse", CASES, marks=pytest.mark.slow),
     ],

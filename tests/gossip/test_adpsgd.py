@@ -233,6 +233,7 @@ def test_a_model_that_was_not_needed_any_more_is_no_answer() -> None:
     np.testing.assert_array_equal(net.models()[1], before)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("kind", ["quasi-global", "heavy-ball"])
 def test_with_momentum(kind: str) -> None:
     """f_i(x) = ||x - target_i||^2 / 2; nodes of different speed; the mean comes to the mean of the

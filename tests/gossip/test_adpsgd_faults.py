@@ -229,7 +229,7 @@ class Chaos:
 
 
 @pytest.mark.no_cover
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15)
 @given(
     nodes=st.integers(2, 6),
     topology=st.sampled_from(["ring", "complete", "star"]),
@@ -257,8 +257,7 @@ def test_the_sum_is_that_of_the_updates_whatever_is_lost_doubled_or_late(
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("topology", ["ring", "complete", "star"])
-@pytest.mark.parametrize("nodes", [2, 3, 8])
+@pytest.mark.parametrize(("topology", "nodes"), [("ring", 8), ("complete", 2), ("star", 4)])
 def test_without_updates_all_nodes_come_to_the_mean_however_slow_the_messages_are(topology: str, nodes: int) -> None:
     net = make_net(nodes, topology)
     mean = net.models().mean(axis=0)
@@ -271,7 +270,7 @@ def test_without_updates_all_nodes_come_to_the_mean_however_slow_the_messages_ar
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("nodes", [2, 4, 8])
+@pytest.mark.parametrize("nodes", [2, 5])
 def test_nodes_in_lockstep_agree_too(nodes: int) -> None:
     """All ask at the same time, and no answer comes before all have asked: the worst order for
     halves that are added."""
@@ -296,7 +295,7 @@ def test_the_same_events_give_the_same_bytes() -> None:
 
 
 @pytest.mark.no_cover
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8)
 @given(nodes=st.integers(2, 5), seed=st.integers(0, 2**32 - 1))
 def test_restarts_from_the_newest_state_lose_nothing(nodes: int, seed: int) -> None:
     """Each process dies with what was under way to it; what it sent may still arrive before the new

@@ -19,10 +19,12 @@ def test_what_loses_next_to_nothing_mixes_in_full(name: str) -> None:
     assert default_eta(codecs.get(name)) == 1.0
 
 
-@pytest.mark.parametrize("name", codecs.names())
-def test_it_is_a_plain_number(name: str) -> None:
+@pytest.mark.no_cover
+def test_it_is_a_plain_number() -> None:
     """A state holds it, and a checkpoint refuses numpy's scalars."""
-    assert type(default_eta(codecs.get(name))) is float
+    for codec in map(codecs.get, codecs.names()):
+        assert type(default_eta(codec)) is float
+        assert type(memory_eta(codec)) is float and SMALLEST <= memory_eta(codec) <= 1.0
 
 
 @pytest.mark.parametrize(("ratio", "nodes"), [(0.25, 2), (0.25, 5), (0.1, 4)])
@@ -31,7 +33,7 @@ def test_choco_converges_with_it_on_rings(ratio: float, nodes: int) -> None:
     eta, k = default_eta(codecs.get("topk", ratio=ratio)), round(20 * ratio)
     ways = np.eye(nodes) + np.roll(np.eye(nodes), 1, 0) + np.roll(np.eye(nodes), -1, 0) * (nodes > 2)
     w = ways / ways.sum(axis=1, keepdims=True)
-    for seed in range(10):
+    for seed in range(3):
         x = np.random.default_rng(seed).normal(size=(nodes, 20))
         h, before = x.copy(), np.ptp(x, axis=0).max()
         for _ in range(200):
@@ -73,12 +75,6 @@ def test_choco_converges_with_one_value_in_a_hundred(flat: bool) -> None:
 )
 def test_with_a_memory_it_goes_by_how_far_a_message_strays(name: str, params: dict[str, float], rate: float) -> None:
     assert memory_eta(codecs.get(name, **params)) == pytest.approx(rate, rel=0.03)
-
-
-@pytest.mark.parametrize("name", codecs.names())
-def test_with_a_memory_it_is_a_plain_number_in_range(name: str) -> None:
-    eta = memory_eta(codecs.get(name))
-    assert type(eta) is float and SMALLEST <= eta <= 1.0
 
 
 @pytest.mark.parametrize(("name", "rate"), [("co3", 0.164), ("ef-signsgd", 0.0057)])

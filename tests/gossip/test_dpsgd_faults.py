@@ -53,7 +53,7 @@ def bad_weather(fleet: Any, rng: np.random.Generator, loss: float) -> None:
 
 
 @pytest.mark.no_cover
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25)
 @given(
     st.integers(0, 2**32 - 1),
     st.sampled_from(["ring", "directed-ring", "star", "complete", "one-peer-exponential"]),

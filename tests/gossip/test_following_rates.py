@@ -103,7 +103,7 @@ def test_however_few_bytes_a_message_gets_boards_do_not_drift_apart(
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("algorithm", ["choco-sgd", "deep-squeeze", "motef"])
+@pytest.mark.parametrize("algorithm", ["motef", *(pytest.param(a, marks=pytest.mark.slow) for a in ALGORITHMS[:2])])
 def test_boards_whose_messages_differ_mix_alike(make_fleet: Any, algorithm: str) -> None:
     """An edge goes by the coarser of its two ends, whichever that is in this round."""
     fleet = fleet_of(make_fleet, algorithm, 2000)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip import codecs, gossip
@@ -21,7 +21,6 @@ from tests.gossip.test_momentum import LAYOUT, ONE, N, Nodes, update, view
 SIZES = st.lists(st.integers(0, 30), min_size=1, max_size=9).filter(any)
 
 
-@settings(max_examples=200, deadline=None)
 @given(sizes=SIZES, data=st.data())
 def test_fragments_are_all_of_the_model_in_order_and_the_largest_is_as_small_as_can_be(
     sizes: list[int], data: Any

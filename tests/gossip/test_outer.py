@@ -110,10 +110,9 @@ def alike(nodes: int, seed: int = 3) -> np.ndarray:
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("inner", ["sgd", "adamw"])
-@pytest.mark.parametrize("name", MEAN)
+@pytest.mark.parametrize(("name", "inner"), [(name, ("sgd", "adamw")[k % 2]) for k, name in enumerate(MEAN)])
 def test_on_a_complete_graph_it_is_diloco(name: str, inner: str) -> None:
-    nodes, rounds, start = 4, 20, alike(4)
+    nodes, rounds, start = 4, 12, alike(4)
     algorithm = with_outer(gossip.get(name), OuterOptimizer("nesterov", lr=0.7, momentum=0.9))
     found = played(algorithm, topologies.get("complete", nodes), start, Boards(nodes, 5, inner, 7), rounds)
     expected = diloco(Boards(nodes, 5, inner, 7), start[0], rounds, 0.7, 0.9)
@@ -121,7 +120,7 @@ def test_on_a_complete_graph_it_is_diloco(name: str, inner: str) -> None:
 
 
 def test_adam_around_sums_of_updates_is_fedadam() -> None:
-    nodes, rounds, start = 4, 30, alike(4)
+    nodes, rounds, start = 4, 12, alike(4)
     algorithm = with_outer(gossip.get("parallel-sgd"), make("adam", lr=0.1, betas=[0.8, 0.95], epsilon=0.01))
     found = played(algorithm, topologies.get("complete", nodes), start, Boards(nodes, 5, "adamw", 7), rounds)
     expected = fedadam(Boards(nodes, 5, "adamw", 7), start[0], rounds, 0.1, 0.8, 0.95, 0.01)
@@ -131,7 +130,7 @@ def test_adam_around_sums_of_updates_is_fedadam() -> None:
 @pytest.mark.no_cover
 @pytest.mark.parametrize(("nodes", "gamma"), [(6, 0.9), (6, 0.0), (5, 0.6)])
 def test_heavy_ball_over_random_pairs_is_noloco(nodes: int, gamma: float) -> None:
-    rounds, graph = 40, topologies.get("random-pairs", nodes, rounds=8, seed=2)
+    rounds, graph = 16, topologies.get("random-pairs", nodes, rounds=8, seed=2)
     start = np.random.default_rng(5).normal(size=(nodes, N)).astype(np.float32)
     algorithm = with_outer(gossip.get("dpsgd"), make("heavy-ball", lr=0.7, momentum=0.5, consensus=gamma))
     found = played(algorithm, graph, start, Boards(nodes, 4, "adamw", 9), rounds)
@@ -161,7 +160,7 @@ def both(name: str, codec: str, topology: str, seed: int) -> tuple[list[bytes], 
 
 
 @pytest.mark.no_cover
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12)
 @given(
     name=st.sampled_from([name for name in MEAN if name != "dpsgd"]),
     codec=st.sampled_from(["fp32", "minmax8", "elastiquant", "topk"]),
@@ -255,7 +254,7 @@ def test_a_momentum_that_drives_boards_apart_is_refused_with_one_that_does_not(
         with_outer(gossip.get("dpsgd"), make(kind)).init(ONE, view(0, graph))
     start = np.random.default_rng(0).normal(size=(graph.n, N)).astype(np.float32)
     fleet = Nodes(with_outer(gossip.get("dpsgd"), make(kind, momentum=cure)), graph, start)
-    for _ in range(200):
+    for _ in range(80):
         fleet.round([update(0 * ONE)] * graph.n, np.random.default_rng(0))
     assert np.ptp(fleet.models(), axis=0)[:TRAINED].max() < 3 * np.ptp(start, axis=0).max()
 
@@ -292,6 +291,7 @@ def test_none_is_the_algorithm_itself() -> None:
     assert (around.name, around.asynchronous) == ("dpsgd+outer-nesterov", False) and LAYOUT.size == N
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("name", ["sgp", "sparse-push"])
 def test_momentum_fades_though_a_board_took_push_sum_weight_with_it(make_fleet: Any, name: str) -> None:
     fleet = make_fleet("ring", nodes=4, algorithm=name, alike=True)
@@ -310,7 +310,7 @@ def test_momentum_fades_though_a_board_took_push_sum_weight_with_it(make_fleet: 
         fleet.step(node, 10.0**node * np.ones(12))
     fleet.deliver_all()
     models = []
-    for _ in range(200):
+    for _ in range(100):
         fleet.play(1, left)
         models.append(np.stack([fleet.algorithm.model(fleet.states[k]) for k in left]))
     moved = np.abs(np.diff(models, axis=0)).max(axis=(1, 2))

@@ -75,19 +75,19 @@ PARTS = {  # of LAYOUT: w, b, mean
 
 
 def crossed() -> Iterator[Any]:
-    """Each algorithm with all fragments and merges, the inner optimisers in turn. The other one of
-    each is slow: what is around an algorithm sees updates, and not who made them."""
+    """All fragments and merges, algorithms and inner optimisers in turn. The others are slow: what
+    is around an algorithm sees updates, and not who made them."""
     for a, name in enumerate(PLAIN):
         for b, (fragments, alpha) in enumerate([(1, 0.5), (1, 0.2), (2, 0.5), (3, 0.8), (2, None), (3, None)]):
             for c, inner in enumerate(("sgd", "adamw")):
-                marks = pytest.mark.slow if (a + b + c) % 2 else ()
+                marks = pytest.mark.slow if (a + b) % 3 or (b + c) % 2 else ()
                 yield pytest.param(name, inner, fragments, alpha, marks=marks)
 
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize(("name", "inner", "fragments", "alpha"), [*crossed()])
 def test_on_a_complete_graph_it_is_streaming_diloco(name: str, inner: str, fragments: int, alpha: float | None) -> None:
-    nodes, rounds, start, outer = 4, 20, alike(4), {"lr": 0.7, "momentum": 0.6}
+    nodes, rounds, start, outer = 4, 12, alike(4), {"lr": 0.7, "momentum": 0.6}
     streaming = {"overlap": False} if alpha is None else {"merge": alpha}
     algorithm = around(name, fragments=fragments, **outer, **streaming)
     found = played(algorithm, topologies.get("complete", nodes), start, Boards(nodes, 5, inner, 7), rounds)
@@ -96,7 +96,7 @@ def test_on_a_complete_graph_it_is_streaming_diloco(name: str, inner: str, fragm
 
 
 @pytest.mark.no_cover
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**32 - 1), alpha=st.sampled_from([0.2, 0.5, 0.8]))
 def test_when_messages_come_makes_no_difference(seed: int, alpha: float) -> None:
     """At once, or only when the next update is there: the models are the same to the bit."""
@@ -232,6 +232,6 @@ def test_a_momentum_that_drives_boards_apart_is_refused(topology: str, fragments
     holds = float(str(refused.value).rsplit("at most ", 1)[1].split()[0])
     start = np.random.default_rng(0).normal(size=(4, N)).astype(np.float32)
     fleet = Nodes(around(momentum=holds, merge=0.3, fragments=fragments), graph, start)
-    for _ in range(400):
+    for _ in range(150):
         fleet.round([update(0 * ONE)] * 4, np.random.default_rng(0))
     assert np.ptp(fleet.models(), axis=0)[:TRAINED].max() < 3 * np.ptp(start, axis=0).max()

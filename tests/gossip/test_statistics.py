@@ -18,8 +18,16 @@ LAYOUT = Layout.of([TensorSpec("w", (40, 10)), TensorSpec("mean", (6,), False), 
 WITH_MEMORY = ("error-feedback", {"codec": {"name": "topk", "ratio": 0.1}})
 
 
-@pytest.mark.parametrize("codec", [("deadzone", {"error": 0.5}), ("topk", {"ratio": 0.1}), ("auto", {}), WITH_MEMORY])
-@pytest.mark.parametrize("algorithm", ["choco-sgd", "deep-squeeze", "motef", "dpsgd"])
+@pytest.mark.parametrize(
+    ("algorithm", "codec"),
+    [
+        ("choco-sgd", ("deadzone", {"error": 0.5})),
+        ("choco-sgd", ("auto", {})),
+        ("deep-squeeze", ("topk", {"ratio": 0.1})),
+        ("motef", ("auto", {})),
+        ("dpsgd", WITH_MEMORY),
+    ],
+)
 def test_a_round_averages_them_whatever_the_rate_of_the_weights_is(make_fleet: Any, algorithm: str, codec: Any) -> None:
     name, params = codec
     fleet = make_fleet("ring", nodes=4, n=LAYOUT.size, algorithm=algorithm, alike=True)

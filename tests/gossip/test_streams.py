@@ -64,7 +64,7 @@ def test_a_restart_in_the_middle_of_a_round(fleet: Any) -> None:
 def test_a_lost_disk(fleet: Any) -> None:
     """What the node held is gone; the rest stays consistent, and the models agree again."""
     fleet.restart(1)
-    play_rounds(fleet, 200)
+    play_rounds(fleet, 120)
     assert_replicas_are_equal(fleet)
     if is_push(fleet):
         assert total(fleet)[1] > 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from typing import Any
@@ -20,7 +21,7 @@ BUILT_IN = tuple(name for name in topologies.names() if name != "file")
 UNDIRECTED = ("ring", "torus", "complete", "star", "random-regular", "random-pairs")
 DIRECTED = ("directed-ring", "epidemic", "exponential", "one-peer-exponential")
 UNEVEN = ("epidemic",)  # nodes hear from more or fewer others than they tell
-SIZES = (*range(2, 18), 25, 31, 32, 48, 63, 64)
+SIZES = (*range(2, 10), 12, 16, 17, 31, 64)
 
 
 def edges(name: str, n: int, round: int = 0, **params: Any) -> set[tuple[int, int]]:
@@ -35,29 +36,27 @@ def test_the_list_of_names_is_complete() -> None:
     assert set(BUILT_IN) == set(UNDIRECTED) | set(DIRECTED)
 
 
-@pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_every_topology_is_connected_and_its_weights_are_what_they_should_be(name: str, n: int) -> None:
-    topology = topologies.get(name, n)
-    assert (topology.name, topology.n, topology.directed) == (name, n, name in DIRECTED)
-    union = np.zeros((n, n), bool)
-    for r in range(topology.period):
-        w = topology.matrix(r)
-        union |= w > 0
-        assert (is_doubly_stochastic(w) or name in UNEVEN) and is_column_stochastic(w) and not w.flags.writeable
-        assert is_symmetric(w) or topology.directed
-    assert (np.linalg.matrix_power(union.astype(float), n) > 0).all()
-    assert 0.0 < topology.spectral_gap() <= 1.0
+def test_every_topology_is_connected_and_its_weights_are_what_they_should_be(name: str) -> None:
+    for n in SIZES:
+        topology = topologies.get(name, n)
+        assert (topology.name, topology.n, topology.directed) == (name, n, name in DIRECTED)
+        union = np.zeros((n, n), bool)
+        for r in range(topology.period):
+            w = topology.matrix(r)
+            union |= w > 0
+            assert (is_doubly_stochastic(w) or name in UNEVEN) and is_column_stochastic(w) and not w.flags.writeable
+            assert is_symmetric(w) or topology.directed
+        assert (np.linalg.matrix_power(union.astype(float), n) > 0).all()
+        assert 0.0 < topology.spectral_gap() <= 1.0
 
 
-@pytest.mark.parametrize("n", [2, 3, 7, 16])
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_neighbours_agree_with_the_matrix_in_every_round(name: str, n: int) -> None:
-    topology = topologies.get(name, n)
-    for r in range(2 * topology.period + 1):
-        w = topology.matrix(r)
-        assert np.array_equal(w, topology.matrix(r + topology.period))
-        for i in range(n):
+def test_neighbours_agree_with_the_matrix_in_every_round(name: str) -> None:
+    for topology in (topologies.get(name, n) for n in (2, 3, 7, 16)):
+        for r, i in itertools.product(range(2 * topology.period + 1), range(n := topology.n)):
+            w = topology.matrix(r)
+            assert np.array_equal(w, topology.matrix(r + topology.period))
             here = topology.neighbours(i, r)
             assert here.in_ == tuple(j for j in range(n) if j != i and w[i, j] > 0)
             assert here.out == tuple(j for j in range(n) if j != i and w[j, i] > 0)
@@ -75,11 +74,11 @@ def test_edges_of_small_graphs() -> None:
         assert edges("one-peer-exponential", 6, round=k) == {(i, (i + (1, 2, 4)[k % 3]) % 6) for i in range(6)}
 
 
-@pytest.mark.parametrize("n", range(2, 65))
-def test_one_peer_exponential_has_one_peer_and_a_period_of_log2_n(n: int) -> None:
-    topology = topologies.get("one-peer-exponential", n)
-    assert topology.period == math.ceil(math.log2(n))
-    assert all(len(topology.neighbours(i, r).out) == 1 for i in range(n) for r in range(topology.period))
+def test_one_peer_exponential_has_one_peer_and_a_period_of_log2_n() -> None:
+    for n in SIZES:
+        topology = topologies.get("one-peer-exponential", n)
+        assert topology.period == math.ceil(math.log2(n))
+        assert all(len(topology.neighbours(i, r).out) == 1 for i in range(n) for r in range(topology.period))
 
 
 def test_torus_shapes() -> None:
@@ -181,18 +180,18 @@ def test_a_double_zero_is_no_slow_mode() -> None:
     assert topologies.get("epidemic", 4).spectral_gap() == 1.0
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_spectral_gaps_have_their_closed_forms(n: int) -> None:
-    angle = 2 * math.pi * np.arange(1, n) / n
-    ring = np.abs(1 / 3 + 2 / 3 * np.cos(angle)).max() if n > 2 else 0.0
-    assert topologies.get("ring", n).spectral_gap() == pytest.approx(1 - ring)
-    assert topologies.get("complete", n).spectral_gap() == pytest.approx(1)
-    assert topologies.get("star", n).spectral_gap() == pytest.approx(1 / n if n > 2 else 1)
-    assert topologies.get("directed-ring", n).spectral_gap() == pytest.approx(1 - math.cos(math.pi / n))
-    if n % 2 == 0:
-        assert topologies.get("exponential", n).spectral_gap() == pytest.approx(2 / (1 + math.ceil(math.log2(n))))
-    if n & (n - 1) == 0:
-        assert topologies.get("one-peer-exponential", n).spectral_gap() == pytest.approx(1)
+def test_spectral_gaps_have_their_closed_forms() -> None:
+    for n in SIZES:
+        angle = 2 * math.pi * np.arange(1, n) / n
+        ring = np.abs(1 / 3 + 2 / 3 * np.cos(angle)).max() if n > 2 else 0.0
+        assert topologies.get("ring", n).spectral_gap() == pytest.approx(1 - ring)
+        assert topologies.get("complete", n).spectral_gap() == pytest.approx(1)
+        assert topologies.get("star", n).spectral_gap() == pytest.approx(1 / n if n > 2 else 1)
+        assert topologies.get("directed-ring", n).spectral_gap() == pytest.approx(1 - math.cos(math.pi / n))
+        if n % 2 == 0:
+            assert topologies.get("exponential", n).spectral_gap() == pytest.approx(2 / (1 + math.ceil(math.log2(n))))
+        if n & (n - 1) == 0:
+            assert topologies.get("one-peer-exponential", n).spectral_gap() == pytest.approx(1)
 
 
 def test_spectral_gap_of_a_torus_has_its_closed_form() -> None:

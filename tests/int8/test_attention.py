@@ -55,7 +55,7 @@ def _shape_of(module, inputs, more):
     return (y[0] if isinstance(y, tuple) else y).shape
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10)
 @given(
     st.integers(1, 4),
     st.integers(2, 30),
@@ -106,7 +106,7 @@ def test_dropout_of_attention_keeps_the_mean_and_repeats_by_torchs_seed():
     assert torch.equal(module(*x), whole)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8)
 @given(
     st.sampled_from([16, 30, 64, 100]),
     st.sampled_from([(5,), (3, 7), (2, 3, 4)]),

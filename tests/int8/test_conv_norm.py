@@ -42,7 +42,7 @@ any_pair = given(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10)
 @any_pair
 def test_one_step_gives_the_bits_of_two(shape, kernel, bias, dw, threads):
     torch.manual_seed(0)

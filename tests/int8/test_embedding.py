@@ -23,7 +23,7 @@ from tests.native import reference_int8 as reference
 KEY = 77
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10)
 @given(
     st.builds(native.EmbeddingShape, st.integers(1, 5), st.integers(1, 40), st.integers(1, 50), st.integers(1, 70)),
     st.booleans(),
@@ -53,7 +53,7 @@ def test_the_kernels_are_the_reference(shape, wide, isa, seed):
         np.testing.assert_array_equal(dw, expected.ravel())
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8)
 @given(
     st.integers(2, 60),
     st.integers(1, 40),

@@ -38,7 +38,7 @@ def trained(forward, model, x):
     return [z.detach().values(), x.grad, *(p.grad for p in model.parameters())], z.grad_fn
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15)
 @any_pair
 def test_one_step_has_the_bits_of_two_layers(shape, kernel, bias, dw, threads):
     torch.manual_seed(0)

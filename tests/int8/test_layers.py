@@ -59,7 +59,7 @@ def convolutions(draw):
     return layer, (draw(st.integers(1, 6)), groups * each, *size)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10)
 @given(convolutions(), st.sampled_from([16, 8]), st.integers(0, 10**6))
 def test_convolutions(drawn, dw, seed):
     layer, shape = drawn
@@ -68,7 +68,7 @@ def test_convolutions(drawn, dw, seed):
     compare(layer, torch.randn(shape), dw)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10)
 @given(
     st.sampled_from([1, 5, 16, 40]),
     st.sampled_from([1, 2]),
@@ -87,7 +87,7 @@ def test_depthwise_convolutions_of_every_size_of_values(channels, times, kernel,
     compare(layer, width * torch.randn(batch, channels, *size), dw)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8)
 @given(
     st.integers(1, 90),
     st.integers(1, 90),
@@ -101,7 +101,7 @@ def test_linear(inputs, outputs, batch, bias, dw, seed):
     compare(nn.Linear(inputs, outputs, bias), torch.randn(batch, inputs), dw)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8)
 @given(
     st.sampled_from([1, 3, 8, 16, 20, 64]),
     st.integers(1, 5),

@@ -8,7 +8,7 @@ import itertools
 import pickle
 import random
 import resource
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -142,20 +142,12 @@ def test_what_is_given_back_around_a_tensor_that_stays_is_resident_no_more():
 
 
 def test_threads_do_not_get_the_same_memory():
-    wrong = []
+    def stays(number):
+        filled = (memory.empty((70_000,), torch.int8).fill_(number) for _ in range(300))
+        return all(bool((mine == number).all()) for mine in filled)
 
-    def use(number):
-        for _ in range(300):
-            mine = memory.empty((70_000,), torch.int8).fill_(number)
-            if not bool((mine == number).all()):
-                wrong.append(number)
-
-    threads = [threading.Thread(target=use, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(stays, range(4))) == [True] * 4
 
 
 def small_network():

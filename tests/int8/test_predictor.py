@@ -83,7 +83,7 @@ class Residual(nn.Module):
         return self.pool(torch.relu(self.norm(self.conv(x)) + short))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15)
 @given(st.data())
 def test_random_networks(data):
     draw = data.draw

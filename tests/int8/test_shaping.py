@@ -42,13 +42,13 @@ def assert_same(change, x, threads=1):
     assert torch.equal(functional.dequantise(made), wanted) and torch.equal(dx, wanted_dx)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40)
 @given(st.tuples(*map(a_slice, SIZES)), st.integers(1, 4))
 def test_any_slice(index, used):
     assert_same(lambda x: x[index[:used]], torch.randn(SIZES))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=40)
 @given(st.tuples(*map(a_slice, SIZES[1:])), st.lists(st.integers(0, 3), min_size=6, max_size=6))
 def test_a_padded_slice(index, pads):
     """The gradient that comes to the slice is a part of a larger one."""

@@ -73,7 +73,7 @@ def check(q, n, density, choice, seed, norms):
     np.testing.assert_array_equal(total, np.arange(n, dtype=np.float32) + np.float32(0.3) * expected)
 
 
-@settings(max_examples=250)
+@settings(max_examples=100)
 @given(
     q=st.sampled_from(QUANTISERS),
     n=SIZES,
@@ -87,7 +87,7 @@ def test_round_trip(q, n, density, choice, seed, norms):
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize("n", [65535, 65537, 131_073, 400_011])
+@pytest.mark.parametrize("n", [65537, 400_011])
 @pytest.mark.parametrize("q", [uniform(2), uniform(3, 8), log2(4, 512), uniform(11)], ids=name_of)
 def test_round_trip_over_several_blocks(q, n, choice):
     for density in (0.0005, 0.6) if n > 200_000 else (0.02, 0.2):
@@ -98,7 +98,7 @@ def test_round_trip_over_several_blocks(q, n, choice):
 @pytest.mark.parametrize(
     "q", [TERNARY, uniform(3, 8), uniform(4, 512), geometric(8, 512), uniform(11, 65536), SIGN], ids=name_of
 )
-@pytest.mark.parametrize("n", [70, 4099, 300_011])
+@pytest.mark.parametrize("n", [70, 300_011])
 def test_same_bytes_on_every_instruction_set_and_for_any_number_of_threads(q, choice, n):
     for density in (0.003, 0.3):
         x, scales = exact(q, *sections.sparse_levels(q, n, density))
@@ -116,13 +116,11 @@ def test_same_bytes_on_every_instruction_set_and_for_any_number_of_threads(q, ch
 
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("q", [uniform(4), uniform(4, 512), uniform(13, 64)], ids=name_of)
-@pytest.mark.parametrize("bad", [np.nan, -np.inf])
-@pytest.mark.parametrize(("n", "at"), [(9, 8), (300_000, 299_999), (300_000, 123_457)])
-def test_what_is_not_finite_is_refused(q, choice, bad, n, at):
-    x = np.ones(n, np.float32)
-    x[at] = bad
-    assert encode(q, x, choice) == -1
-    assert encode(q, x, choice, threads=3) == -1
+def test_what_is_not_finite_is_refused(q, choice):
+    for bad, n, at in ((np.nan, 9, 8), (-np.inf, 300_000, 299_999), (np.nan, 300_000, 123_457)):
+        x = np.ones(n, np.float32)
+        x[at] = bad
+        assert encode(q, x, choice) == encode(q, x, choice, threads=3) == -1
 
 
 # Many tensors in one call.

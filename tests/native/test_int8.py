@@ -107,7 +107,7 @@ def check_conv(shape, seed, isa, threads):
         np.testing.assert_allclose(found_db, g.sum((0, 1, 2), dtype=np.float64), rtol=0, atol=1e-3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15)
 @given(shapes(), st.integers(0, 2**32), st.sampled_from(ISAS), st.integers(1, 3))
 def test_convolutions_are_the_reference_bit_for_bit(shape, seed, isa, threads):
     check_conv(shape, seed, isa, threads)
@@ -151,7 +151,7 @@ def linear_weights(centred, used, factor):
     return dw
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15)
 @given(
     st.tuples(st.integers(1, 530), st.integers(1, 130), st.integers(1, 150)),
     st.integers(0, 2**32),

@@ -29,7 +29,7 @@ def decoded(maps, shape):
     return (q - wide(maps.zero, q)) * wide(maps.scale.astype(np.float64), q)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10)
 @given(
     st.sampled_from([1, 3, 7, 8, 16, 24, 40, 64, 100]),
     st.integers(1, 4),
@@ -60,7 +60,7 @@ def test_range_evonorm(channels, batch, height, width, isa, seed):
         np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=2e-5 * np.abs(wanted).max())
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(1, 4), st.integers(1, 200), st.sampled_from(ISAS), st.integers(0, 10**6))
 def test_additions(batch, size, isa, seed):
     rng = np.random.default_rng(seed)
@@ -93,7 +93,7 @@ def halved_gradient(x, g, kernel, stride, pad):
     return dx
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10)
 @given(
     st.sampled_from([1, 2, 3]),
     st.sampled_from([1, 2, 3]),
@@ -200,7 +200,7 @@ def test_padding_puts_the_zero_point_around_maps(sides, channels):
     np.testing.assert_array_equal(out.reshape(expected.shape), expected)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10)
 @given(
     st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.sampled_from([1, 4, 6])),
     st.sampled_from([(16, 1), (24, 2)]),

@@ -49,7 +49,7 @@ def run_attention(call, g, isa=None, threads=1):
     return out, dq, dk, dv
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15)
 @given(
     st.builds(
         int8.AttentionShape,
@@ -167,7 +167,7 @@ def test_impossible_shapes_and_masks_are_refused():
         int8.layernorm(shape, y, np.ones(6, F), np.ones(6, F), 0.1, 1e-5, int8.Maps.empty(1, 12))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10)
 @given(
     st.integers(1, 3),
     st.integers(1, 9),

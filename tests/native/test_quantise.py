@@ -32,7 +32,6 @@ QUANTISERS = [
     Quantiser(Kind.FP4, 4),
     Quantiser(Kind.SIGN, 1),
 ]
-UNBIASED = [q for q in QUANTISERS if q.kind not in (Kind.FP4, Kind.SIGN)]
 
 
 LARGEST_SHORT = (2 - 2.0**-8) * 2.0**127
@@ -236,30 +235,10 @@ def test_alignment_and_what_lies_around(isa):
             assert (out[:shift] == 5).all() and (out[shift + 1001 :] == 5).all()
 
 
-@pytest.mark.parametrize("q", UNBIASED, ids=name_of)
-def test_unbiased(q):
-    x = gradient(512, 9)
-    scales, total, squares, trials = scales_of(q, x), np.zeros(512), np.zeros(512), 400
-    for trial in range(trials):
-        y = np.empty(512, np.float32)
-        native_quantise.dequantise(
-            q, native_quantise.quantise(q, x, scales, KEY + trial * 0x9E3779B97F4A7C15 % 2**63), scales, y
-        )
-        total += y
-        squares += y.astype(np.float64) ** 2
-    mean = total / trials
-    deviation = np.sqrt(np.maximum(squares / trials - mean**2, 0) / trials)
-    assert abs((mean - x).sum()) < 4.5 * np.sqrt((deviation**2).sum())
-    assert abs(((mean - x) * np.sign(x)).sum()) < 4.5 * np.sqrt((deviation**2).sum())
-    n = np.repeat(scales, q.bucket or 512)[:512].astype(np.float64)  # the variance is at most |x| N
-    assert (np.abs(mean - x) <= 6 * np.sqrt(np.abs(x) * n / trials) + 6 * n / trials).all()
-
-
 @on_every_isa
 @pytest.mark.parametrize("q", [q for q in QUANTISERS if q.kind is not Kind.SIGN], ids=name_of)
-@pytest.mark.parametrize("n", [50, 5001])
-def test_codes_of_nobody_are_refused(isa, q, n):
-    x = gradient(n)
+def test_codes_of_nobody_are_refused(isa, q):
+    x = gradient(n := 601)
     scales = scales_of(q, x)
     codes = reference.codes_of(q, x, scales, KEY)
     sign = 2 ** (q.bits - 1)

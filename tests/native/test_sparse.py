@@ -66,17 +66,16 @@ VECTORS = vectors()
 
 
 @pytest.mark.parametrize("name", VECTORS)
-@pytest.mark.parametrize("k", [1, 300, 3000, LARGE // 16, LARGE // 16 + 1, LARGE // 2, LARGE - 1, LARGE])
-def test_selection_is_exact_and_the_same_everywhere(name, k):
+def test_selection_is_exact_and_the_same_everywhere(name):
     x = VECTORS[name]
-    body = encode(x, k)
-    np.testing.assert_array_equal(decode(body, len(x)), only_largest(x, k))
-    for isa in ISAS:
-        assert encode(x, k, isa=isa) == body
-        assert encode(x, k, isa=isa, threads=3) == body
+    for k in (1, 3000, LARGE // 16, LARGE // 16 + 1, LARGE - 1, LARGE):
+        body = encode(x, k)
+        np.testing.assert_array_equal(decode(body, len(x)), only_largest(x, k))
+        for isa in ISAS:
+            assert encode(x, k, isa=isa) == encode(x, k, isa=isa, threads=3) == body
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=80)
 @given(
     n=st.one_of(st.integers(1, 80), st.integers(1, 20_000)),
     share=st.floats(0, 1),
@@ -125,8 +124,7 @@ def test_small_tensors_cost_little():
 
 
 @on_every_isa
-@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("n", [1, 100, 20_000, LARGE])
+@pytest.mark.parametrize(("n", "bad"), [(1, np.nan), (100, -np.nan), (20_000, np.inf), (LARGE, -np.inf)])
 @pytest.mark.parametrize("share", [0, 0.01, 0.3, 1])
 def test_a_tensor_that_is_not_finite_is_named(isa, bad, n, share):
     x = np.ones(2 * n, np.float32)

@@ -78,7 +78,7 @@ ATTACKS = ("attack.kind", ["none", "sign-flip", "scaled", "alie", "label-flip"])
 def test_a_study_that_sweeps_attacks_runs_and_plots(base, tmp_path):
     pytest.importorskip("matplotlib", reason="an extra: pip install '.[report]'")
     base = with_settings(base, {"run.nodes": 5, "gossip.topology": "complete", "run.rounds": 3})
-    cases = cases_of(base, ("gossip.malicious_nodes", [0, 1]), ATTACKS)
+    cases = cases_of(base, ("gossip.malicious_nodes", [0, 1]), ("attack.kind", ["none", "scaled", "label-flip"]))
     cache = DataSetCache()
     results = {case.key: run_case(case, cache) for case in cases}
     assert [result["state"] for result in results.values()].count("failed") <= 1  # scaled, and nothing against it
@@ -95,7 +95,7 @@ def test_attacks_are_problems_and_have_panels_of_their_own():
     assert found[2:4] == [("sign-flip", "dpsgd", ""), ("sign-flip", "choco-sgd", "")]
 
 
-@pytest.mark.parametrize("strategy", ["krum", "multikrum", "fedmedian", "fedtrimmedavg"])
+@pytest.mark.parametrize("strategy", ["multikrum", "fedtrimmedavg"])
 def test_a_robust_strategy_of_a_server_study_bears_two_liars_of_twelve(base, strategy):
     """Twelve: by name, board-10 and board-11 come before the honest board-2."""
     params = {"server.strategy_params": {"num_malicious_nodes": 2}} if "krum" in strategy else {}

@@ -159,7 +159,9 @@ def seconds_to_target(result: Result) -> float:
     return next((point["virtual_s"] for point in result["curve"] if point["accuracy"] >= TARGET), math.inf)
 
 
-@pytest.mark.parametrize(("where", "lost"), [(ROOM, 0), (BOX, 2)], ids=["room", "box"])
+@pytest.mark.parametrize(
+    ("where", "lost"), [pytest.param(ROOM, 0, marks=pytest.mark.slow), (BOX, 2)], ids=["room", "box"]
+)
 def test_with_the_guard_no_board_is_lost_and_the_target_is_reached_no_later(
     played: Played, where: dict[str, Any], lost: int
 ) -> None:

@@ -35,7 +35,6 @@ def figures_of(recipe, **more):
             "run.rounds": 2,
             "training.momentum": 0.9,
         },
-        {"model.name": "resnet8", "model.params": {}, "run.rounds": 2},
         {**CNN, "model.keep": ["6.*"], "training.optimizer": "adam", "training.lr": 0.01},
         {"run.mode": "server", "codec.name": "minmax8", "server.downlink": "minmax8"},
         {"run.mode": "server", "server.strategy": "scaffold", "training.momentum": 0.0},

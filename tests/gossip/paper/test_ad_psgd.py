@@ -35,7 +35,7 @@ from tests.gossip.paper.problem import Problem
 
 pytestmark = pytest.mark.no_cover
 
-NODES, ROUNDS, FACTOR = 6, 50, 0.8
+NODES, ROUNDS, FACTOR = 6, 20, 0.8
 MOMENTA: dict[str, Callable[[], Momentum]] = {
     "none": Plain,
     "heavy-ball": lambda: HeavyBall(FACTOR),

@@ -30,7 +30,8 @@ ROTATING = [(name, KINDS[1 + k % 4], k % 2 == 0) for k, name in enumerate(NAMES)
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "compressed"), [*ROTATING, *((name, "quasi-global", False) for name in NAMES)]
+    ("name", "kind", "compressed"),
+    [*ROTATING, *((name, "quasi-global", False) for name in NAMES if not CASES[name].malicious)],
 )
 def test_rounds_equal_the_paper(name: str, kind: str, compressed: bool) -> None:
     check(name, kind, compressed, ROUNDS)

@@ -69,6 +69,7 @@ def test_a_symmetric_w_keeps_the_mean_whatever_is_lost(reference: Any) -> None:
         np.testing.assert_allclose(point.z.mean(axis=0), run.x0.mean(axis=0), atol=1e-12)
 
 
+@pytest.mark.slow  # of references alone, thousands of rounds
 @pytest.mark.parametrize("c", [exactly, largest_two])
 def test_the_printed_line_of_quant_sgp_misses_the_mean_and_the_corrected_one_does_not(c: Any) -> None:
     run = a_run(graphs.digraph, rounds=600, lr=0.0, eta=0.2, c=c)
@@ -98,6 +99,7 @@ def test_on_a_doubly_stochastic_w_push_sum_changes_nothing(special: Any, general
         np.testing.assert_allclose(a.z, b.z, atol=1e-12)
 
 
+@pytest.mark.slow  # of references alone, thousands of rounds
 def test_d2_forgets_that_the_nodes_data_differ_and_dpsgd_does_not() -> None:
     """Tang et al.'s point: without noise, D2 comes to the optimum of the mean of all f_i, with any
     learning rate."""
@@ -121,6 +123,7 @@ def beer(run: Run) -> Iterator[Point]:
     return references.motef(replace(run, eta=0.2, c=lambda t, i, v, part=0: largest_two(t, i, v)), momentum=0.0)
 
 
+@pytest.mark.slow  # of references alone, thousands of rounds
 @pytest.mark.parametrize("reference", [references.gradient_tracking, three_steps, beer])
 def test_tracking_comes_to_the_optimum_of_all(reference: Any) -> None:
     """With local steps and with a codec, too, and any learning rate; without noise."""

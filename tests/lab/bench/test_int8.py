@@ -36,7 +36,7 @@ FIELDS = [
 def test_rows_have_the_published_fields(monkeypatch):
     monkeypatch.setattr(int8, "peak_bytes", lambda *_: None)
     before = torch.get_num_threads()
-    asked = ["int8", "--model", "cnn", "--batch", "4", "--dw", "8", "--repeat", "1", "--json"]
+    asked = ["int8", "--model", "cnn:channels=[4];hidden=8", "--batch", "4", "--dw", "8", "--repeat", "1", "--json"]
     done = CliRunner().invoke(bench, asked, standalone_mode=False)
     assert done.exception is None, done.exception
     (row,) = json.loads(done.output)["rows"]
@@ -80,7 +80,7 @@ def test_peak_memory_is_measured_where_the_kernel_tells():
 def test_predictions_have_rows_of_their_own_and_torch_is_held_to_avx2_as_the_kernels_are():
     isa = "avx2" if "avx2" in native.available_isas() else "portable"
     command = [sys.executable, "-m", "edgegossip", "bench", "int8", "--inference", "--isa", isa]
-    asked = ["--model", "cnn", "--batch", "4", "--repeat", "1", "--json"]
+    asked = ["--model", "mlp:hidden=[8]", "--batch", "4", "--repeat", "1", "--json"]
     document = json.loads(subprocess.run([*command, *asked], capture_output=True, check=True).stdout)
     (row,) = document["rows"]
     assert row["isa"] == isa and (document["torch_isa"] == "AVX2" or isa == "portable")

@@ -62,7 +62,7 @@ BOTH = [(find, name) for find in (rival, tuned_rival) for name in PARAMS if find
 def test_stochastic_rivals_are_unbiased(find, name):
     torch.manual_seed(1)
     codec = find(name, PARAMS[name])
-    draws = 24
+    draws = 12
     decoded = np.mean([through(codec)[0].astype(np.float64) for _ in range(draws)], axis=0)
     one, _ = through(codec)
     x = DATA.x.astype(np.float64)

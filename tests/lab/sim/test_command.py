@@ -206,8 +206,8 @@ def test_what_the_simulator_does_not_do_is_refused(recipe: str, key: str) -> Non
 
 @pytest.mark.parametrize("topology", ["directed-ring", "torus", "exponential"])
 def test_what_is_drawn_goes_with_a_fixed_topology(topology: str) -> None:
-    drawn = [draw(seed, Options(topology=Named(topology))) for seed in range(40)]
-    assert len({s.algorithm.name for s in drawn}) > 5 and len({s.nodes for s in drawn}) > 1
+    drawn = [draw(seed, Options(topology=Named(topology))) for seed in range(8)]
+    assert len({s.algorithm.name for s in drawn}) > 2 and len({s.nodes for s in drawn}) > 1
 
 
 def test_nothing_suits_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
