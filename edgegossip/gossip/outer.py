@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
@@ -53,7 +53,7 @@ from edgegossip.gossip.fragments import turn
 from edgegossip.gossip.order import BOTH, THEN, WITH, with_order
 from edgegossip.gossip.weights import Matrix, is_symmetric
 from edgegossip.layout import Layout
-from edgegossip.types import ConfigError, LocalUpdate, Vec
+from edgegossip.types import ConfigError, LocalUpdate, Vec, replace
 
 MAX_MOMENTUM = 0.9999
 MAX_MERGE = 0.95
@@ -328,7 +328,7 @@ def _eigenvalue(whole: NDArray[np.float64], but: int) -> float:
     return float(np.round(np.abs(others).max(initial=0.0), 9))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class State:
     """Holds one node's state. Immutable; arrays in it are never written to once they are there."""
 
