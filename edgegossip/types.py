@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 else:
 
     def replace(record, **changes):
-        """Return a copy of a dataclass with these fields changed. One without slots is not made anew
-        field by field, and its `__post_init__` is not called: some change with every message."""
+        """Return a copy of a dataclass with these fields changed. One without slots is copied as it
+        is, not made anew field by field and checked: some change with every message."""
         fields = getattr(record, "__dict__", None)
         if fields is None or not changes.keys() <= fields.keys():
             return dataclasses.replace(record, **changes)

@@ -261,7 +261,7 @@ def require_agreement(optimizer: OuterOptimizer, topology: Topology) -> None:
     )
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def _growth(o: OuterOptimizer, topology: Any) -> float:
     """Return by how much at most a difference between boards grows in a period. Where exchanges
     overlap, y is the board's own model, and the way of a round

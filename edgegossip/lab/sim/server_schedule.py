@@ -18,8 +18,8 @@ from edgegossip.lab.sim.schedule import VALUES, Options, of, pick
 from edgegossip.types import ConfigError
 
 ROUND_S = 1.2  # what a round takes, about, when nothing is wrong
-ROUNDS = 3, 10
-BOARDS = (2, 3, 3, 4, 4, 5, 5, 6, 7, 8, 10, 13, 18)
+ROUNDS = 3, 8
+BOARDS = (*(2, 3) * 4, 4, 4, 4, 5, 5, 6, 8, 13, 18)  # mostly small, as of gossip
 SERVER_EVERY = 4  # seeds, of which one is a server run where nothing says which
 PLAIN = "plain"
 CODECS = (
