@@ -282,11 +282,13 @@ def _growth(o: OuterOptimizer, topology: Any) -> float:
 
 def _growth_over(o: OuterOptimizer, period: Sequence[Matrix], nodes: int) -> float:
     if all(is_symmetric(w) for w in period):
-        graphs = [period, *([_without(w, k) for w in period] for k in range(nodes))]
+        graphs: list[Sequence[Any]] = [period, *([_without(w, k) for w in period] for k in range(nodes))]
+        if len(period) == 1:  # each of its eigenvalues goes on for itself
+            graphs = [[np.linalg.eigvalsh(w)[:, None, None]] for (w,) in graphs]
         return max(_largest(o, graph, but=1) for graph in graphs)
     own = min(float(w.diagonal().min()) for w in period)
     circle = own + (1.0 - own) * np.exp(1j * np.pi * np.arange(1, 65) / 64)
-    return max(_largest(o, [np.array([[value]])]) for value in circle)
+    return _largest(o, [circle[:, None, None]])
 
 
 def _without(w: Matrix, k: int) -> Matrix:
@@ -296,11 +298,12 @@ def _without(w: Matrix, k: int) -> Matrix:
 
 
 def _largest(o: OuterOptimizer, period: Sequence[Any], but: int = 0) -> float:
-    """Return the largest eigenvalue of a period, but for so many that are next to 1."""
-    eye, lr, mu = np.eye(len(period[0])), o.lr, o.momentum
+    """Return the largest eigenvalue of a period, but for so many that are next to 1. Its rounds are
+    matrices, or stacks of them."""
+    eye, lr, mu = _eye(period), o.lr, o.momentum
     if o.overlap:
         return _eigenvalue(_overlapping(o, period), but)
-    whole = np.eye(2 * len(eye))
+    whole = np.eye(2 * eye.shape[-1])
     for w in period:
         way = w - eye
         step, past = ((1.0 + mu) * way, mu * mu) if o.kind == "nesterov" else (way, mu)
@@ -310,9 +313,9 @@ def _largest(o: OuterOptimizer, period: Sequence[Any], but: int = 0) -> float:
 
 def _overlapping(o: OuterOptimizer, period: Sequence[Any]) -> NDArray[np.float64]:
     """Return what a period makes of (x, v, y), one below the other."""
-    eye, lr, mu, own = np.eye(len(period[0])), o.lr, o.momentum, o.merge
+    eye, lr, mu, own = _eye(period), o.lr, o.momentum, o.merge
     near, past = (1.0 + mu, mu * mu) if o.kind == "nesterov" else (1.0, mu)  # s = lr (near d + past v)
-    whole = np.eye(3 * len(eye))
+    whole = np.eye(3 * eye.shape[-1])
     for w in period:
         x = [(1.0 - lr * near) * eye, lr * past * eye, lr * near * w]
         y = [(1.0 - own) * part for part in x]
@@ -321,9 +324,13 @@ def _overlapping(o: OuterOptimizer, period: Sequence[Any]) -> NDArray[np.float64
     return whole
 
 
+def _eye(period: Sequence[Any]) -> NDArray[np.float64]:
+    return np.broadcast_to(np.eye(period[0].shape[-1]), period[0].shape)
+
+
 def _eigenvalue(whole: NDArray[np.float64], but: int) -> float:
     """Return the largest eigenvalue but for so many that are next to 1."""
-    values = np.linalg.eigvals(whole)
+    values = np.linalg.eigvals(whole).ravel()
     others = values[np.argsort(np.abs(values - 1.0))[but:]]
     return float(np.round(np.abs(others).max(initial=0.0), 9))
 
