@@ -43,11 +43,12 @@ else:
     def replace(record, **changes):
         """Return a copy of a dataclass with these fields changed. One without slots is copied as it
         is, not made anew field by field and checked: some change with every message."""
-        fields = getattr(record, "__dict__", None)
-        if fields is None or not changes.keys() <= fields.keys():
+        fields = getattr(record, "__dict__", {})
+        changed = fields | changes
+        if not fields or len(changed) > len(fields):  # it has slots, or no such field
             return dataclasses.replace(record, **changes)
         copy = object.__new__(type(record))
-        object.__setattr__(copy, "__dict__", fields | changes)
+        object.__setattr__(copy, "__dict__", changed)
         return copy
 
 
