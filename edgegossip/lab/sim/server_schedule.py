@@ -184,7 +184,7 @@ def _settings(seed: int, nodes: int) -> dict[str, Any]:
     """Draw settings that go with so many boards."""
     rng = of(seed, "settings")
     chance = rng.random
-    values: dict[str, Any] = {
+    return {
         "downlink": pick(seed, "downlink", DOWNLINKS),
         "weighting": "uniform" if chance() < 0.3 else "examples",
         "quorum": 1 + int(chance() * nodes) if chance() < 0.35 else 0,
@@ -200,7 +200,6 @@ def _settings(seed: int, nodes: int) -> dict[str, Any]:
         "records": chance() < 0.4,
         "notices": ("silence", "silence", "leave", "launcher")[int(chance() * 4)],
     }
-    return values
 
 
 def smaller(s: ServerSchedule) -> Iterator[ServerSchedule]:
