@@ -75,7 +75,7 @@ class Aux(IntEnum):
     CORRECTION = 21  # SCAFFOLD's way down: the second of two bodies corrects this board's steps; bytes of the first
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Frame:
     """One message. `body` is what the codec made of the vector; `aux` holds small finite numbers by
     tag (see Aux)."""

@@ -10,11 +10,12 @@ Nothing here imports more than numpy, so the pure core and the command line can 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,22 @@ EXIT_RUN = 6
 EXIT_DEGRADED = 7  # finished, but boards were lost on the way
 EXIT_RUIN = 8  # finished, but what came of it is not what was asked for
 EXIT_INTERRUPTED = 130  # Ctrl-C, as in every shell
+
+if TYPE_CHECKING:
+    replace = dataclasses.replace
+else:
+
+    def replace(record, **changes):
+        """Return a copy of a dataclass with these fields changed. One without slots is copied as it
+        is, not made anew field by field and checked: some change with every message."""
+        fields = getattr(record, "__dict__", {})
+        changed = fields | changes
+        if not fields or len(changed) > len(fields):  # it has slots, or no such field
+            return dataclasses.replace(record, **changes)
+        copy = object.__new__(type(record))
+        object.__setattr__(copy, "__dict__", changed)
+        return copy
+
 
 COMPUTE_THREAD_PREFIX = "compute"  # begins the names of threads that a command which ends does not wait for
 
@@ -95,7 +112,7 @@ class DecodeError(PeerError):
     """Refuses bytes that are not a valid frame or codec body."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LocalUpdate:
     """Holds what one board's local training did in one round, before anything is exchanged.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import make_dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
 from edgegossip import types
-from edgegossip.types import LocalUpdate, Metrics, scores_problem
+from edgegossip.types import LocalUpdate, Metrics, replace, scores_problem
 
 
 def test_the_first_score_is_the_headline_and_accuracy_is_none_where_there_is_none() -> None:
@@ -24,6 +25,14 @@ def test_an_update_weighs_what_its_board_holds() -> None:
     delta = np.zeros(1, np.float32)
     assert LocalUpdate(delta, 0.1, 1.0, 64, 2, holds=900).weight == 900
     assert LocalUpdate(delta, 0.1, 1.0, 64, 2).weight == 64
+
+
+@pytest.mark.parametrize("slots", [False, True])
+def test_a_record_is_copied_with_other_fields_and_no_unknown_ones(slots: bool) -> None:
+    record = make_dataclass("Record", [("a", list[int]), ("b", int)], frozen=True, slots=slots)([1], 2)
+    assert replace(record, b=3) == type(record)(record.a, 3) and replace(record).a is record.a and record.b == 2
+    with pytest.raises(TypeError, match="unexpected keyword argument 'c'"):
+        replace(record, c=3)
 
 
 @pytest.mark.parametrize(

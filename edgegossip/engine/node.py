@@ -33,7 +33,7 @@ process's own, and a new process learns it anew, by joining.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
@@ -71,7 +71,7 @@ from edgegossip.engine.joining import Patience, PeerStatus, PendingFrames, Remot
 from edgegossip.engine.rates import Rates, rates_for
 from edgegossip.gossip import base
 from edgegossip.gossip.base import GossipAlgorithm, Message, NodeView, RoundDone, Topology
-from edgegossip.types import DecodeError, LocalUpdate, NodeId, PeerError, Round, UsageError, Vec
+from edgegossip.types import DecodeError, LocalUpdate, NodeId, PeerError, Round, UsageError, Vec, replace
 
 _HEADERS = wire.Limits(2**63)  # while the model's size is not known yet
 

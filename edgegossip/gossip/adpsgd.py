@@ -46,7 +46,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -75,7 +75,7 @@ from edgegossip.gossip.base import (
 )
 from edgegossip.gossip.messages import FP32, MAX_ID, control, number_of, relative_error, round_key
 from edgegossip.gossip.requirements import require_undirected
-from edgegossip.types import LocalUpdate, NodeId, PeerError, Round, UsageError, Vec
+from edgegossip.types import LocalUpdate, NodeId, PeerError, Round, UsageError, Vec, replace
 
 MAX_SEQUENCE = 2**53  # whole numbers up to here are exact beside a body
 SESSIONS = 4  # processes of one peer whose exchanges are remembered
@@ -113,7 +113,7 @@ class Taken:
         return Taken(self.session, self.sequence, None, None)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class State:
     """Holds one node's state. Immutable; arrays in it are never written to once they are there."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from typing_extensions import override
@@ -16,7 +16,7 @@ from typing_extensions import override
 from edgegossip.codecs.base import Codec
 from edgegossip.gossip.base import Action, Adopted, Audit, GossipAlgorithm, Message, NodeView, RoundDone, Says
 from edgegossip.layout import Layout
-from edgegossip.types import NodeId, Round, Vec
+from edgegossip.types import NodeId, Round, Vec, replace
 
 S = TypeVar("S", bound=Any)  # a dataclass with the fields `inner`, the state of the algorithm inside, and `layout`
 

@@ -174,7 +174,7 @@ def _measured(codec: Any) -> float:
     return max(SMALLEST, min(rate, _if_it_overshoots(codec)))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def _remembered(measure: Any, codec: Any) -> Any:
     return measure(codec)
 

@@ -129,7 +129,7 @@ class Checkpoint:
     """Keep the state, if you like: from this point it may be restored."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RoundDone:
     """Note that the node has its model for round + 1. One that was left behind may skip rounds; it
     reports the last of them."""
@@ -162,7 +162,7 @@ class Adopted:
 Action: TypeAlias = Send | SetTimer | Checkpoint | RoundDone | Suspect | Adopted
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Audit:
     """Shows what a state holds, for checkers and diagnosis. Everything is a view: not to be written
     to.

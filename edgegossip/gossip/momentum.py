@@ -27,7 +27,7 @@ is, and so does one with an lr so small that m would overflow. (5) Values that a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -39,7 +39,7 @@ from edgegossip.codecs.checks import all_finite
 from edgegossip.gossip.around import Around
 from edgegossip.gossip.base import Action, GossipAlgorithm, NodeView
 from edgegossip.layout import Layout
-from edgegossip.types import ConfigError, LocalUpdate, Vec
+from edgegossip.types import ConfigError, LocalUpdate, Vec, replace
 
 MAX_FACTOR = 0.9999
 
@@ -76,7 +76,7 @@ def with_momentum(algorithm: GossipAlgorithm[Any], kind: str, factor: float = 0.
     return WithMomentum(algorithm, kind, factor)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class State:
     """Holds one node's state. Immutable; arrays in it are never written to once they are there."""
 

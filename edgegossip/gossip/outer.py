@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
@@ -53,7 +53,7 @@ from edgegossip.gossip.fragments import turn
 from edgegossip.gossip.order import BOTH, THEN, WITH, with_order
 from edgegossip.gossip.weights import Matrix, is_symmetric
 from edgegossip.layout import Layout
-from edgegossip.types import ConfigError, LocalUpdate, Vec
+from edgegossip.types import ConfigError, LocalUpdate, Vec, replace
 
 MAX_MOMENTUM = 0.9999
 MAX_MERGE = 0.95
@@ -261,7 +261,7 @@ def require_agreement(optimizer: OuterOptimizer, topology: Topology) -> None:
     )
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def _growth(o: OuterOptimizer, topology: Any) -> float:
     """Return by how much at most a difference between boards grows in a period. Where exchanges
     overlap, y is the board's own model, and the way of a round
@@ -282,11 +282,13 @@ def _growth(o: OuterOptimizer, topology: Any) -> float:
 
 def _growth_over(o: OuterOptimizer, period: Sequence[Matrix], nodes: int) -> float:
     if all(is_symmetric(w) for w in period):
-        graphs = [period, *([_without(w, k) for w in period] for k in range(nodes))]
+        graphs: list[Sequence[Any]] = [period, *([_without(w, k) for w in period] for k in range(nodes))]
+        if len(period) == 1:  # each of its eigenvalues goes on for itself
+            graphs = [[np.linalg.eigvalsh(w)[:, None, None]] for (w,) in graphs]
         return max(_largest(o, graph, but=1) for graph in graphs)
     own = min(float(w.diagonal().min()) for w in period)
     circle = own + (1.0 - own) * np.exp(1j * np.pi * np.arange(1, 65) / 64)
-    return max(_largest(o, [np.array([[value]])]) for value in circle)
+    return _largest(o, [circle[:, None, None]])
 
 
 def _without(w: Matrix, k: int) -> Matrix:
@@ -296,11 +298,12 @@ def _without(w: Matrix, k: int) -> Matrix:
 
 
 def _largest(o: OuterOptimizer, period: Sequence[Any], but: int = 0) -> float:
-    """Return the largest eigenvalue of a period, but for so many that are next to 1."""
-    eye, lr, mu = np.eye(len(period[0])), o.lr, o.momentum
+    """Return the largest eigenvalue of a period, but for so many that are next to 1. Its rounds are
+    matrices, or stacks of them."""
+    eye, lr, mu = _eye(period), o.lr, o.momentum
     if o.overlap:
         return _eigenvalue(_overlapping(o, period), but)
-    whole = np.eye(2 * len(eye))
+    whole = np.eye(2 * eye.shape[-1])
     for w in period:
         way = w - eye
         step, past = ((1.0 + mu) * way, mu * mu) if o.kind == "nesterov" else (way, mu)
@@ -310,9 +313,9 @@ def _largest(o: OuterOptimizer, period: Sequence[Any], but: int = 0) -> float:
 
 def _overlapping(o: OuterOptimizer, period: Sequence[Any]) -> NDArray[np.float64]:
     """Return what a period makes of (x, v, y), one below the other."""
-    eye, lr, mu, own = np.eye(len(period[0])), o.lr, o.momentum, o.merge
+    eye, lr, mu, own = _eye(period), o.lr, o.momentum, o.merge
     near, past = (1.0 + mu, mu * mu) if o.kind == "nesterov" else (1.0, mu)  # s = lr (near d + past v)
-    whole = np.eye(3 * len(eye))
+    whole = np.eye(3 * eye.shape[-1])
     for w in period:
         x = [(1.0 - lr * near) * eye, lr * past * eye, lr * near * w]
         y = [(1.0 - own) * part for part in x]
@@ -321,14 +324,18 @@ def _overlapping(o: OuterOptimizer, period: Sequence[Any]) -> NDArray[np.float64
     return whole
 
 
+def _eye(period: Sequence[Any]) -> NDArray[np.float64]:
+    return np.broadcast_to(np.eye(period[0].shape[-1]), period[0].shape)
+
+
 def _eigenvalue(whole: NDArray[np.float64], but: int) -> float:
     """Return the largest eigenvalue but for so many that are next to 1."""
-    values = np.linalg.eigvals(whole)
+    values = np.linalg.eigvals(whole).ravel()
     others = values[np.argsort(np.abs(values - 1.0))[but:]]
     return float(np.round(np.abs(others).max(initial=0.0), 9))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class State:
     """Holds one node's state. Immutable; arrays in it are never written to once they are there."""
 

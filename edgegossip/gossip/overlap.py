@@ -25,7 +25,7 @@ the one before. (3) The deadline counts from when the board has nothing left to 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,12 +35,12 @@ from edgegossip.codecs.checks import require_finite
 from edgegossip.gossip.around import Around
 from edgegossip.gossip.base import Action, Adopted, Checkpoint, NodeView, RoundDone, SetTimer
 from edgegossip.layout import Layout
-from edgegossip.types import LocalUpdate, NodeId, Round, UsageError, Vec
+from edgegossip.types import LocalUpdate, NodeId, Round, UsageError, Vec, replace
 
 NOTHING_HEARD = RoundDone(0, float("nan"), float("nan"))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class State:
     """Holds one node's state. Immutable; arrays in it are never written to once they are there."""
 

@@ -19,7 +19,7 @@ member, three with momentum."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -31,7 +31,7 @@ from edgegossip.gossip import messages
 from edgegossip.gossip.base import Audit, NodeView, Says
 from edgegossip.gossip.requirements import require_complete
 from edgegossip.gossip.scheme import Published, RoundContext, Scheme, Snapshot, Spread, fingerprint_of
-from edgegossip.types import LocalUpdate, PeerError, Vec
+from edgegossip.types import LocalUpdate, PeerError, Vec, replace
 
 MOST_MESSAGES = 2**32  # the rounds that a frame can number; a count stays there
 MARGIN = 100.0  # what a node believes of its own stream is so much smaller than what the others would
@@ -47,7 +47,7 @@ class Stream:
     count: int = 0  # messages, at most MOST_MESSAGES
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Streams:
     """State of the scheme. Immutable; arrays in it are never written to once they are there."""
 

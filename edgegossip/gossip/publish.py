@@ -11,7 +11,7 @@ Mixing with symmetric weights, push-sum and tracking all go by them."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -26,7 +26,7 @@ from edgegossip.gossip.base import Says
 from edgegossip.gossip.fragments import Fragment
 from edgegossip.gossip.scheme import RoundContext, Scheme
 from edgegossip.layout import Layout
-from edgegossip.types import LocalUpdate, Vec
+from edgegossip.types import LocalUpdate, Vec, replace
 
 M = TypeVar("M")
 P = TypeVar("P")
@@ -158,7 +158,7 @@ class Compensated(Publisher[ErrorMemory]):
         return memory_eta(codec)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class PublicCopies:
     """Holds the memory of `Difference`."""
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -40,7 +40,7 @@ from edgegossip.gossip.publish import Compensated, Difference, Plain, Publisher,
 from edgegossip.gossip.requirements import require_column_stochastic
 from edgegossip.gossip.scheme import Numbers, Published, RoundContext, Snapshot, Spread, fingerprint_of
 from edgegossip.gossip.streams import incarnation_of
-from edgegossip.types import LocalUpdate, PeerError, Vec
+from edgegossip.types import LocalUpdate, PeerError, Vec, replace
 
 Key: TypeAlias = tuple[int, int]  # (member index, phase)
 Vec64: TypeAlias = NDArray[np.float64]
@@ -59,7 +59,7 @@ class Total:
     incarnation: int = 0  # of the sender, at the receiver's end; 0: not known yet
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Mass:
     """State of a push-sum scheme. Immutable; arrays in it are never written to once they are
     there."""

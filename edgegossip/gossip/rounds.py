@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any, TypeAlias
 
@@ -67,14 +67,14 @@ from edgegossip.gossip.streams import (
     incarnation_of,
     session_id,
 )
-from edgegossip.types import LocalUpdate, NodeId, PeerError, Round, UsageError, Vec
+from edgegossip.types import LocalUpdate, NodeId, PeerError, Round, UsageError, Vec, replace
 
 Key: TypeAlias = tuple[int, int]  # an edge: (member index, phase); phase 0 where nothing is streamed
 
 NO_OUT_EDGE, NO_IN_EDGE = OutEdge(), InEdge()  # before anything went over an edge
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Stepped:
     """Holds this node's own part of a round, from `step` until the round is done."""
 
@@ -107,7 +107,7 @@ class Reliance:
         return replace(self, missed=self.missed + 1, sent=0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class State:
     """Holds one node's state. Immutable; arrays and mappings in it are never written to once they
     are there."""

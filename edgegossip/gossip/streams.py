@@ -24,13 +24,13 @@ first: HELLO with a CHALLENGE, which the next HELLO has to bring."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from edgegossip.codecs.keys import derive_key
 from edgegossip.frame import Aux, Frame
 from edgegossip.gossip.base import NodeView
 from edgegossip.gossip.messages import MAX_ID
-from edgegossip.types import Round, Vec
+from edgegossip.types import Round, Vec, replace
 
 # Of a receiver, that are remembered, so that a late HELLO of one of them is not believed.
 RETIRED_INCARNATIONS = 4
@@ -40,7 +40,7 @@ STATES_A_ROUND = 3
 _NO_PARTS: Mapping[int, Vec] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OutEdge:
     """Keeps the sender's end of one stream; of an edge without streams only `position` and
     `answers` are used."""
@@ -97,7 +97,7 @@ class OutEdge:
         return process == self.process and number < self.number
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class InEdge:
     """Keeps the receiver's end of one stream; of an edge without streams only `round` and `opening`
     are used."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ from edgegossip.gossip.requirements import require_doubly_stochastic, require_ho
 from edgegossip.gossip.robust import bounded
 from edgegossip.gossip.scheme import Published, RoundContext, Snapshot, Spread, fingerprint_of
 from edgegossip.layout import Layout
-from edgegossip.types import ConfigError, LocalUpdate, Round, Vec
+from edgegossip.types import ConfigError, LocalUpdate, Round, Vec, replace
 
 D2_MARGIN = 1e-6  # of d2's averaging rate below what the graph allows
 
@@ -86,7 +86,7 @@ class Gathered:
         return Spread(math.sqrt(self.squares / self.count), self.distances or {}) if self.count else Spread()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Mixing:
     """State of a symmetric scheme. Immutable; arrays in it are never written to once they are
     there."""

@@ -23,7 +23,7 @@ board."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -41,7 +41,7 @@ from edgegossip.gossip.messages import MAX_ID, number_of
 from edgegossip.gossip.publish import Difference, Plain, Publisher, Publishing, moved, unmoved
 from edgegossip.gossip.requirements import require_symmetric
 from edgegossip.gossip.scheme import Numbers, Published, RoundContext, Snapshot, Spread, fingerprint_of
-from edgegossip.types import ConfigError, LocalUpdate, Vec
+from edgegossip.types import ConfigError, LocalUpdate, Vec, replace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +62,7 @@ class Heard:
     rate: float = 0.0  # that its message allows, where rates follow messages; 0: not known
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Tracked:
     """State of a tracking scheme. Immutable; arrays in it are never written to once they are
     there."""

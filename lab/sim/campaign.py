@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
 from edgegossip.types import EdgegossipError
@@ -58,17 +58,9 @@ class Result:
 
     def add(self, other: Result) -> None:
         """Add what another part of the same campaign found."""
-        self.schedules += other.schedules
-        self.server += other.server
-        self.violations += other.violations
-        self.replays += other.replays
-        self.events += other.events
-        self.cpu_s += other.cpu_s
-        self.faults.update(other.faults)
-        self.algorithms.update(other.algorithms)
-        self.topologies.update(other.topologies)
-        self.codecs.update(other.codecs)
-        self.rules.update(other.rules)
+        for part in fields(self):
+            if part.name not in ("seconds", "failures"):
+                setattr(self, part.name, getattr(self, part.name) + getattr(other, part.name))
         self.failures = sorted([*self.failures, *other.failures])[: self.KEEP]
 
     def to_json(self) -> dict[str, Any]:

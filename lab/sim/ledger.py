@@ -20,7 +20,7 @@ those that the algorithm inside came to, by the papers' equations."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip.base import Action, Audit, GossipAlgorithm
-from edgegossip.types import LocalUpdate, Round, Vec
+from edgegossip.types import LocalUpdate, Round, Vec, replace
 from lab.sim.disk import Saved
 
 Totals = Mapping[tuple[int, int], tuple[NDArray[np.float64], float]]
@@ -37,7 +37,7 @@ OUTER_TOLERANCE = 1e-4  # of the largest value: float32's, over some rounds
 FULL = 0.1  # push-sum weight from which on a local update counts in full
 
 
-@dataclass(slots=True)
+@dataclass
 class Account:
     """Holds what one node's books must show."""
 

@@ -37,7 +37,7 @@ from edgegossip.engine.events import (
 )
 from edgegossip.engine.node import NodeEngine, Stage
 from edgegossip.gossip.base import NodeView, Send
-from edgegossip.types import LocalUpdate, Vec
+from edgegossip.types import LocalUpdate, Vec, replace
 from lab.sim.disk import Disk, Saved
 from lab.sim.network import Clock
 
@@ -173,18 +173,7 @@ class Node:
 
     def boot(self, saved: Saved | None, boot: int) -> None:
         """Begin a new process, which will go on from what the disk holds, or from nothing."""
-        view = self.view
-        self.view = NodeView(
-            view.node,
-            view.members,
-            view.topology,
-            view.layout,
-            view.codec,
-            view.run_id,
-            view.seed,
-            view.deadline_s,
-            boot=boot,
-        )
+        self.view = replace(self.view, boot=boot)
         self._saved = saved
         self.up, self.paused, self.idle, self.done = True, False, False, False
         self._polls, self._due = False, False

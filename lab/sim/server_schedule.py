@@ -18,8 +18,8 @@ from lab.sim.naming import Named
 from lab.sim.schedule import VALUES, Options, of, pick
 
 ROUND_S = 1.2  # what a round takes, about, when nothing is wrong
-ROUNDS = 3, 10
-BOARDS = (2, 3, 3, 4, 4, 5, 5, 6, 7, 8, 10, 13, 18)
+ROUNDS = 3, 8
+BOARDS = (*(2, 3) * 4, 4, 4, 4, 5, 5, 6, 8, 13, 18)  # mostly small, as of gossip
 SERVER_EVERY = 4  # seeds, of which one is a server run where nothing says which
 PLAIN = "plain"
 CODECS = (
@@ -184,7 +184,7 @@ def _settings(seed: int, nodes: int) -> dict[str, Any]:
     """Draw settings that go with so many boards."""
     rng = of(seed, "settings")
     chance = rng.random
-    values: dict[str, Any] = {
+    return {
         "downlink": pick(seed, "downlink", DOWNLINKS),
         "weighting": "uniform" if chance() < 0.3 else "examples",
         "quorum": 1 + int(chance() * nodes) if chance() < 0.35 else 0,
@@ -200,7 +200,6 @@ def _settings(seed: int, nodes: int) -> dict[str, Any]:
         "records": chance() < 0.4,
         "notices": ("silence", "silence", "leave", "launcher")[int(chance() * 4)],
     }
-    return values
 
 
 def smaller(s: ServerSchedule) -> Iterator[ServerSchedule]:

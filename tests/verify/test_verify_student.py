@@ -8,8 +8,9 @@ import math
 import numpy as np
 import pytest
 
+from edgegossip import verify
 from edgegossip.codecs.claims import Claims
-from edgegossip.verify import sigmas, verify
+from edgegossip.verify import sigmas
 
 OUTSIDE = math.erfc(4 / math.sqrt(2))  # 6.3e-5, of a normal value beyond 4 standard deviations
 

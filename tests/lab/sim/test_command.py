@@ -184,7 +184,7 @@ def test_mistakes_are_config_errors(words: list[str]) -> None:
         ("--workload consensu", "unknown workload 'consensu'; did you mean consensus?"),
         ("--algorithm choco-sgd --topology directed-ring", "choco-sgd needs symmetric weights"),
         ("--algorithm dpsgd --algorithm choco-sgd --topology directed-ring", "choco-sgd needs symmetric weights"),
-        ("--topology random-regular:degree=9", "degree"),
+        ("--topology random-regular:degree=18", "degree"),
     ],
 )
 @pytest.mark.parametrize("more", [(), ("--campaign", "3")])

@@ -27,6 +27,7 @@ MUTANTS = (
         ROUNDS,
         (Edit(PEERS + "may_start", "BoolOp gone_for_s 0", "$1"),),
         {"topology": "ring", "faults": NEVER_COMES},
+        equivalent="It begins some rounds later: once the others are far ahead, nobody is waited for (`_came_late`).",
     ),
     Mutant(
         "dead-awaited-at-the-start",

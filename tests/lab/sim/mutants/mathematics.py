@@ -137,7 +137,7 @@ MUTANTS = (
         (
             Edit(
                 PUSH + "Push.publish",
-                "stmt 17",
+                "stmt SHARE",
                 "if not share:\n"
                 "    x = x - m.eta * float(ctx.view.topology.matrix(ctx.round)[k, ctx.index]) * announced.public\n$",
             ),
