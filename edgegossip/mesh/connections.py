@@ -155,14 +155,15 @@ async def serve(
 # -- why a connection failed
 
 _ERRNO = re.compile(r"(?:connect|recvmsg|sendmsg|read|write|system)\w*:? ?(?:error: )?([A-Z][A-Za-z ]+?) \(\d+\)")
+_SILENT = "the connection was silent"  # of a board that was stopped itself this is true, too
 _WORDS = (
     ("Connection refused", "connection refused"),
     ("Connection reset", "the connection was reset"),
     ("Broken pipe", "the connection was reset"),
     ("No route to host", "no route to host"),
     ("Network is unreachable", "the network is unreachable"),
-    ("keepalive", "it does not answer"),
-    ("ping timeout", "it does not answer"),
+    ("keepalive", _SILENT),
+    ("ping timeout", _SILENT),
     ("Connection timed out", "it does not answer"),
     ("timed out", "it does not answer"),
     ("Timeout", "it does not answer"),
@@ -174,7 +175,14 @@ _WORDS = (
     ("Server preface", "what listens there is no edgegossip board"),
     ("settings frame", "what listens there is no edgegossip board"),
 )
-_AWAY = ("connection refused", "it does not answer", "no route to host", "host is down", "the network is unreachable")
+_AWAY = (
+    "connection refused",
+    "it does not answer",
+    _SILENT,
+    "no route to host",
+    "host is down",
+    "the network is unreachable",
+)
 
 
 def words_of_rpc_error(error: grpc.aio.AioRpcError) -> str:
