@@ -304,15 +304,12 @@ class GossipNode:
                 if self._took_waiting():
                     return
                 if self._still_arriving():
-                    self._set_deadline(self._deadline_s / _LOOKS)
+                    self._timers[timer], self._due_s = self._now() + self._deadline_s / _LOOKS, None
                     return
             del self._timers[timer]
             self._handle(TimerFired(timer))
         else:
             self._wait(at_s)
-
-    def _set_deadline(self, after_s: float) -> None:
-        self._timers[Timer.DEADLINE], self._due_s = self._now() + after_s, None
 
     def _took_waiting(self) -> bool:
         """Take in one frame that waits for us: what came before the deadline goes before it, for
