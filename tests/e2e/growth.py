@@ -15,7 +15,7 @@ LIMITS: Mapping[str, float] = {  # of one process, between the two
     "rss_bytes": 1 << 20,
     "anonymous_bytes": 1 << 20,  # what is the process's own: file pages come and go with the machine's memory
     "threads": 1,  # a pool may grow when it is first needed
-    "descriptors": 1,  # a call of the failure detector may be under way
+    "descriptors": 3,  # calls of the failure detector may be under way
     "tasks": 1,
 }
 MEAN_BYTES = 1 << 18  # of all processes on average: noise of one evens out, a leak in the code does not

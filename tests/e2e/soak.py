@@ -59,8 +59,9 @@ CALM_S = 60.0  # at the start, and between two faults of one process
 END_S = 120.0  # without faults at the end: all are to train again
 AWAY_AT_ONCE = 2
 KINDS = {"SIGKILL": 0.5, "SIGSTOP": 0.3, "SIGTERM": 0.2}
+WARM_S = 120.0
 # When others come and go a heap is scattered for ten minutes; what is allocated stays the same.
-SCATTERED_BYTES = 2 << 20
+SCATTERED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +194,12 @@ def judge(out: Path) -> tuple[dict[str, Any], list[str]]:
     wrong += contradictions + blames
     # Growth, of each process that lived long, while nobody was away.
     series: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    born_s: dict[str, float] = {}
     for sample in samples:
-        for process, held in () if any(a.covers(sample["unix_s"]) for a in absences) else sample["processes"].items():
-            for quantity in QUANTITIES:
+        calm = not any(absence.covers(sample["unix_s"]) for absence in absences)
+        for process, held in sample["processes"].items():
+            old = sample["unix_s"] - born_s.setdefault(process, sample["unix_s"]) >= WARM_S
+            for quantity in QUANTITIES if calm and old else ():
                 if quantity in held:
                     series[process][quantity].append(held[quantity])
     long = {p: rows for p, rows in series.items() if len(rows["rss_bytes"]) >= growth.MIN_SAMPLES}
