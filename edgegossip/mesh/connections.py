@@ -155,15 +155,14 @@ async def serve(
 # -- why a connection failed
 
 _ERRNO = re.compile(r"(?:connect|recvmsg|sendmsg|read|write|system)\w*:? ?(?:error: )?([A-Z][A-Za-z ]+?) \(\d+\)")
-_SILENT = "the connection was silent"  # of a board that was stopped itself this is true, too
 _WORDS = (
     ("Connection refused", "connection refused"),
     ("Connection reset", "the connection was reset"),
     ("Broken pipe", "the connection was reset"),
     ("No route to host", "no route to host"),
     ("Network is unreachable", "the network is unreachable"),
-    ("keepalive", _SILENT),
-    ("ping timeout", _SILENT),
+    ("keepalive", "the connection was silent"),  # it may be we who were stopped
+    ("ping timeout", "the connection was silent"),
     ("Connection timed out", "it does not answer"),
     ("timed out", "it does not answer"),
     ("Timeout", "it does not answer"),
@@ -178,7 +177,7 @@ _WORDS = (
 _AWAY = (
     "connection refused",
     "it does not answer",
-    _SILENT,
+    "the connection was silent",
     "no route to host",
     "host is down",
     "the network is unreachable",
