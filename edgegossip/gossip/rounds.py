@@ -247,12 +247,11 @@ class Synchronous(GossipAlgorithm[State]):
         s, sends = self._send(replace(s, math=math_, stepped=stepped), out, advance=True)
         s, refused = self._take_kept(s) if s.round == 0 else (s, [])
         reminders = [*refused, *self._reminders(s)]
-        lost = self._all_lost(s)
-        if lost is None:
+        if self._missing(s):
             s, actions = self._linger(s)
             return s, [*reminders, *sends, SetTimer(s.view.deadline_s if waits_s is None else waits_s), *actions]
         # All that there will be was here before: neighbours were faster, are down, or it was lost.
-        s, actions = self._finish(s, lost, f"its message of round {s.round} was lost")
+        s, actions = self._finish(s)
         return s, [*reminders, *sends, *actions]
 
     @override
@@ -278,7 +277,7 @@ class Synchronous(GossipAlgorithm[State]):
         if s.stepped is None or not missing:
             return s, []
         if s.stepped.waits_s is not None:  # they are suspected already
-            return self._finish(s, (), "")
+            return self._finish(s)
         waited = f"{self.linger_s:g} s after the others" if s.lingering else f"{s.view.deadline_s:g} s"
         if not s.lingering:
             less = {j: s.reliance.get(j, Reliance()).miss() for j in missing}
@@ -382,25 +381,14 @@ class Synchronous(GossipAlgorithm[State]):
         """Return whom the round waits for; nobody before `step`."""
         return () if s.stepped is None else tuple([j for j in self._silent(s) if not self._lost(s, j)])
 
-    def _all_lost(self, s: State) -> list[int] | None:
-        """Return those of whom there is no news, once that of all of them is lost; None while
-        somebody is waited for."""
-        lost = []
-        for j in self._silent(s):
-            if not self._lost(s, j):
-                return None
-            lost.append(j)
-        return lost
-
     def _proceed(self, s: State) -> Outcome:
         """End the round if nothing is missing any more. Called whenever something came or somebody
         went."""
         if s.stepped is None:
             return s, []
-        lost = self._all_lost(s)
-        if lost is None:
+        if self._missing(s):
             return self._linger(s)
-        s, actions = self._finish(s, lost, f"its message of round {s.round} was lost")
+        s, actions = self._finish(s)
         return s, [SetTimer(None), *actions]
 
     def _linger(self, s: State) -> Outcome:
@@ -412,9 +400,10 @@ class Synchronous(GossipAlgorithm[State]):
             return s, []
         return replace(s, lingering=True), [SetTimer(min(self.linger_s, s.view.deadline_s))]
 
-    def _finish(self, s: State, without: Iterable[int], why: str) -> Outcome:
+    def _finish(self, s: State, without: Iterable[int] = (), why: str = "") -> Outcome:
         """Mix with all of whom there is news, those that are down by now included, and begin the
-        next round. Those whom it goes on `without` are suspected."""
+        next round. Those whom it goes on `without` are suspected; not those whose message was lost,
+        as a later one shows that they are there, and it may be we who were not."""
         assert s.stepped is not None
         suspects = [Suspect(s.view.members[j], why) for j in without]
         oldest, in_, phase = s.round - self.staleness, s.in_, self._phase(s, s.round)

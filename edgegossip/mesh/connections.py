@@ -161,8 +161,8 @@ _WORDS = (
     ("Broken pipe", "the connection was reset"),
     ("No route to host", "no route to host"),
     ("Network is unreachable", "the network is unreachable"),
-    ("keepalive", "it does not answer"),
-    ("ping timeout", "it does not answer"),
+    ("keepalive", "the connection was silent"),  # it may be we who were stopped
+    ("ping timeout", "the connection was silent"),
     ("Connection timed out", "it does not answer"),
     ("timed out", "it does not answer"),
     ("Timeout", "it does not answer"),
@@ -174,7 +174,14 @@ _WORDS = (
     ("Server preface", "what listens there is no edgegossip board"),
     ("settings frame", "what listens there is no edgegossip board"),
 )
-_AWAY = ("connection refused", "it does not answer", "no route to host", "host is down", "the network is unreachable")
+_AWAY = (
+    "connection refused",
+    "it does not answer",
+    "the connection was silent",
+    "no route to host",
+    "host is down",
+    "the network is unreachable",
+)
 
 
 def words_of_rpc_error(error: grpc.aio.AioRpcError) -> str:

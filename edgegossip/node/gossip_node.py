@@ -144,7 +144,8 @@ class GossipNode:
         self._algorithm: GossipAlgorithm[Any] = make_algorithm(recipe)
         self.engine = NodeEngine(self._algorithm, config, patience or Patience(recipe.network.grace_s), remote)
         self._spec, self._transport, self._sink, self._meters = spec, transport, sink, meters
-        self._load_model, self._round_over, self._now = load, round_over, now
+        self._load_model, self._round_over, self._read_clock = load, round_over, now
+        self._slept_s = 0.0  # by the clock while we stood still, which is no time of ours
         self._clock = RoundClock() if clock is None else clock
         self._timers: dict[Timer, float] = {}
         # Of the round's deadline: see `_still_arriving`.
@@ -303,15 +304,12 @@ class GossipNode:
                 if self._took_waiting():
                     return
                 if self._still_arriving():
-                    self._set_deadline(self._deadline_s / _LOOKS)
+                    self._timers[timer], self._due_s = self._now() + self._deadline_s / _LOOKS, None
                     return
             del self._timers[timer]
             self._handle(TimerFired(timer))
         else:
             self._wait(at_s)
-
-    def _set_deadline(self, after_s: float) -> None:
-        self._timers[Timer.DEADLINE], self._due_s = self._now() + after_s, None
 
     def _took_waiting(self) -> bool:
         """Take in one frame that waits for us: what came before the deadline goes before it, for
@@ -344,11 +342,15 @@ class GossipNode:
             if event is not None:
                 self._dispatch(event)
 
+    def _now(self) -> float:
+        return self._read_clock() - self._slept_s
+
     def _stood_still(self, late_s: float) -> None:
         """Say so, and give the transport time to read what came meanwhile, as long as we were late
         and a deadline at most: nobody is to blame for what a board did not read."""
-        if Timer.DEADLINE in self._timers:
-            self._set_deadline(min(late_s, self._deadline_s))
+        self._slept_s += late_s
+        until_s, self._due_s = self._now() + min(late_s, self._deadline_s), None
+        self._timers = {timer: max(at_s, until_s) for timer, at_s in self._timers.items()}
         name = self._spec.name
         text = f"{name} stood still for {late_s:.1f} s: it was stopped, or its processor had no time for it"
         self._sink.event(name, "starved", text, seconds=late_s)

@@ -45,16 +45,19 @@ class RecordSink(ABC):
     def __init__(self, start_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._start_s = clock() if start_s is None else start_s
+        self._order = threading.RLock()  # what is stamped first is written first
 
     def metrics(self, node: NodeId, step: Round, values: Mapping[str, Any]) -> None:
         """Record what `node` measured in round `step`. Names as in records.METRICS; more may be
         added."""
-        self.write(MetricsRecord(node, step, self.elapsed_s(), values))
+        with self._order:
+            self.write(MetricsRecord(node, step, self.elapsed_s(), values))
 
     def event(self, node: NodeId, name: str, text: str, **fields: Any) -> None:
         """Record something that happened to `node`: a word for programs, a sentence for people, and
         fields."""
-        self.write(EventRecord(node, self.elapsed_s(), name, text, fields))
+        with self._order:
+            self.write(EventRecord(node, self.elapsed_s(), name, text, fields))
 
     def begin(self, age_s: float = 0.0) -> None:
         """Let `t_s` be age_s now: boards' own clocks begin when they run, and loading takes

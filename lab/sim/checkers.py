@@ -68,7 +68,7 @@ RULES: Mapping[str, str] = {
     "catch-up": "once all is well, everybody gets to the same round",
     "left-out": "once all is well, nobody is left out of a round",
     "shut-out": "no honest board is shut out for good; a refused one is neither counted nor sent to",
-    "blame": "who is said to be silent, or its message lost, is",
+    "blame": "who is said to be silent is",
     "fair": "nobody among those who are up is chosen more often than others",
     "rates": "no link is taken to be slower than it ever was",
     "outer": "an outer optimiser steps as its paper says, after a restart too",

@@ -323,6 +323,8 @@ class World(NodeEnvironment):
         self._fresh_until_s[i] = 0.0
         self._check_led(i, round)
         self.witness.done(node)
+        here = sum(self.detector.connected(i, j) for j in self.topology.neighbours(i, done.round).in_)
+        self.suspicions += not self.algorithm.asynchronous and done.heard < here  # of a lost message nobody says so
         audit = self.algorithm.audit(state)
         if fault := self._left_out(i, done.round, audit):
             self.violate("left-out", i, fault)

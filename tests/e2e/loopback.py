@@ -1,6 +1,6 @@
-"""A fleet on this machine's loopback as people start it: certificates, one board that founds,
-others that join. For long runs: what boards print goes to files, and what they hold is read from
-/proc."""
+"""Boards on this machine's loopback as people start them: certificates, one command a process,
+killed and started again. For long runs: what they print goes to files, and what they hold is read
+from /proc."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 TAIL_BYTES = 8192  # of metrics.jsonl, more than its last line
 START_S = 600.0  # many boards on a machine that is busy with other things
 
 
-class Fleet:
-    """Boards of these names; the first founds. `modules` names what is run in place of `edgegossip`
-    for some of them."""
+class Boards:
+    """Processes of one run: boards, and what else there is; each has a runs folder and a log in
+    `folder`."""
 
-    def __init__(
-        self, names: Sequence[str], settings: Sequence[str], folder: Path, modules: Mapping[str, str] | None = None
-    ) -> None:
-        self.names, self._settings, self._modules = list(names), settings, modules or {}
-        self._folder, self._fleet = folder, folder / "fleet"
+    def __init__(self, folder: Path, boards: Sequence[str], *others: str) -> None:
+        self.folder, self.boards, self.names = folder, tuple(boards), (*others, *boards)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self) -> None:
-        """The first founds; when it listens, the others join."""
-        for arguments in (("init", str(self._fleet)), ("add", "--fleet", str(self._fleet), *self.names)):
-            subprocess.run(_command("edgegossip", "fleet", *arguments), check=True, capture_output=True, cwd=ROOT)
-        sets = [part for s in self._settings for part in ("--set", s)]
-        first = self.names[0]
-        self._start(first, "quickstart-gossip", "--members", ",".join(self.names), *sets)
-        until = time.monotonic() + START_S
-        while not self.address(first):
-            self._still_wait(until, "the founder listens")
-        trusted = [part for s in self._settings if s.startswith("model.name=") for part in ("--set", s)]
-        for name in self.names[1:]:
-            self._start(name, "--join", self.address(first), *trusted)
-        while not all(self.last(name) for name in self.names):
-            self._still_wait(until, "every board trains")
+    def command(self, name: str) -> list[str]:
+        """What starts it, the first time and again."""
+        raise NotImplementedError
 
-    def _start(self, name: str, *arguments: str) -> None:
-        where = ("--listen", "127.0.0.1:0", "--identity", str(self.identity(name)), "--runs", str(self.runs(name)))
-        module = self._modules.get(name, "edgegossip")
-        with (self._folder / f"{name}.log").open("wb") as log:
+    def enrol(self) -> Path:
+        """A fleet of these boards, with certificates; its folder."""
+        from edgegossip.fleet.store import Fleet as Store
+
+        store = Store.create(self.folder / "fleet", "test", 20)
+        for name in self.boards:
+            store = store.add(name, "board", 20)
+        return store.folder
+
+    def identity(self, name: str) -> Path:
+        return self.folder / "fleet" / "boards" / name
+
+    def runs(self, name: str) -> Path:
+        return self.folder / name
+
+    def start(self, name: str) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                _command(module, "node", *arguments, "--name", name, *where),
+                [sys.executable, "-X", "faulthandler", "-m", *self.command(name)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -61,25 +61,41 @@ class Fleet:
                 start_new_session=True,
             )
 
-    def _still_wait(self, until: float, what: str) -> None:
-        ended = {name: p.returncode for name, p in self.processes.items() if p.poll() is not None}
-        if ended or time.monotonic() > until:
-            raise RuntimeError(f"not within {START_S:g} s: {what}; ended: {ended}; {self.log(self.names[0])}")
-        time.sleep(0.2)
+    def start_all(self) -> None:
+        """All of them train when it returns."""
+        raise NotImplementedError
 
-    def identity(self, name: str) -> Path:
-        return self._fleet / "boards" / name
+    def until(self, what: Callable[[], object], said: str) -> None:
+        """Wait for it, while none ends."""
+        until = time.monotonic() + START_S
+        while not what():
+            ended = {name: p.returncode for name, p in self.processes.items() if p.poll() is not None}
+            if ended or time.monotonic() > until:
+                raise RuntimeError(f"not within {START_S:g} s: {said}; ended: {ended}; {self.logs()}")
+            time.sleep(0.2)
 
-    def runs(self, name: str) -> Path:
-        return self._folder / name
+    def kill(self, name: str) -> None:
+        self.processes[name].kill()
+        self.processes[name].wait()
 
-    def address(self, name: str) -> str:
-        """Where a board listens; empty while it does not."""
-        found = [str(e["address"]) for e in self.events(name) if e["event"] == "listening"]
-        return found[0] if found else ""
+    def stop(self) -> dict[str, int]:
+        """SIGTERM to each; their exit statuses."""
+        for process in self.processes.values():
+            process.send_signal(signal.SIGTERM)
+        return {name: process.wait(60) for name, process in self.processes.items()}
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+
+    # -- what they say and hold
 
     def log(self, name: str) -> str:
-        return (self._folder / f"{name}.log").read_text(errors="replace")[-2000:]
+        return (self.folder / f"{name}.log").read_text(errors="replace")[-2000:]
+
+    def logs(self) -> str:
+        return "\n".join(f"{name}: {self.log(name)}" for name in self.processes)
 
     def events(self, name: str) -> list[dict[str, Any]]:
         text = "".join(f.read_text() for f in self.runs(name).glob("*/events.jsonl"))
@@ -101,26 +117,58 @@ class Fleet:
         for name, process in self.processes.items():
             with suppress(OSError):  # it ended
                 record = self.last(name)
-                found[name] = {**_held(process.pid), "tasks": record["sys/tasks"], "round": record["step"]}
+                tasks = {"tasks": record["sys/tasks"]} if "sys/tasks" in record else {}
+                found[name] = {**held(process.pid), **tasks, "round": record.get("step", -1)}
         return found
 
-    def stop(self) -> dict[str, int]:
-        """SIGTERM to each; their exit statuses."""
-        for process in self.processes.values():
-            process.send_signal(signal.SIGTERM)
-        return {name: process.wait(60) for name, process in self.processes.items()}
-
-    def kill(self) -> None:
-        for process in self.processes.values():
-            process.kill()
-            process.wait()
+    def children(self) -> dict[str, dict[str, float]]:
+        """What the processes hold that boards have started."""
+        found = {}
+        for name, process in self.processes.items():
+            with suppress(psutil.Error, OSError):
+                for child in psutil.Process(process.pid).children(recursive=True):
+                    found[f"{name}/{child.pid}"] = held(child.pid)
+        return found
 
 
-def _command(module: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-X", "faulthandler", "-m", module, *arguments]
+class Fleet(Boards):
+    """A gossip run of these boards; the first founds. `modules` names what is run in place of
+    `edgegossip` for some of them."""
+
+    def __init__(
+        self, names: Sequence[str], settings: Sequence[str], folder: Path, modules: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(folder, names)
+        self._settings, self._modules = settings, modules or {}
+
+    def command(self, name: str) -> list[str]:
+        sets = [part for s in self._settings for part in ("--set", s)]
+        if name == self.names[0]:
+            how = ["quickstart-gossip", "--members", ",".join(self.names), *sets]
+        else:
+            others = [at for other in self.names if other != name and (at := self.address(other))]
+            trusted = [part for s in self._settings if s.startswith("model.name=") for part in ("--set", s)]
+            how = [*(part for at in others for part in ("--join", at)), *trusted]
+        where = ["--listen", self.address(name) or "127.0.0.1:0", "--runs", str(self.runs(name))]
+        module = self._modules.get(name, "edgegossip")
+        return [module, "node", *how, "--name", name, "--identity", str(self.identity(name)), *where]
+
+    def start_all(self) -> None:
+        """The first founds; when it listens, the others join."""
+        self.enrol()
+        self.start(self.names[0])
+        self.until(lambda: self.address(self.names[0]), "the founder listens")
+        for name in self.names[1:]:
+            self.start(name)
+        self.until(lambda: all(self.last(name) for name in self.names), "every board trains")
+
+    def address(self, name: str) -> str:
+        """Where a board listens; empty while it never did."""
+        found = [str(e["address"]) for e in self.events(name) if e["event"] == "listening"]
+        return found[-1] if found else ""
 
 
-def _held(pid: int) -> dict[str, float]:
+def held(pid: int) -> dict[str, float]:
     """Of a process, from /proc: sizes in bytes, CPU in seconds."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     if "VmRSS" not in status:
@@ -139,17 +187,28 @@ def _held(pid: int) -> dict[str, float]:
     }
 
 
+B = TypeVar("B", bound=Boards)
+
+
 @contextmanager
-def fleet(names: Sequence[str], settings: Sequence[str], modules: Mapping[str, str] | None = None) -> Iterator[Fleet]:
+def at_work(boards: B) -> Iterator[B]:
     """All of them train when the block begins; none lives when it ends, even if that is SIGTERM's
     doing. Main thread only."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        boards.start_all()
+        yield boards
+    finally:
+        boards.close()
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def fleet(names: Sequence[str], settings: Sequence[str], modules: Mapping[str, str] | None = None) -> Iterator[Fleet]:
+    """A gossip run in a folder of its own, see `at_work`."""
     # Not the prefix of `run`, which removes folders that such a run has left.
-    with tempfile.TemporaryDirectory(prefix="edgegossip-boards-") as folder:
-        boards = Fleet(names, settings, Path(folder), modules)
-        try:
-            boards.start()
-            yield boards
-        finally:
-            boards.kill()
-            signal.signal(signal.SIGTERM, before)
+    with (
+        tempfile.TemporaryDirectory(prefix="edgegossip-boards-") as folder,
+        at_work(Fleet(names, settings, Path(folder), modules)) as boards,
+    ):
+        yield boards

@@ -4,9 +4,7 @@ started again."""
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,53 +12,38 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.telemetry.run_folder import read_run
+from tests.e2e.loopback import Boards
 
 COORDINATOR = "coordinator"
 
 
-class ServerFleet:
-    """`folder` gets a runs folder and a log for each. `secure`: what comes behind the command of
-    each, such as --identity."""
+class ServerFleet(Boards):
+    """`folder` gets a runs folder and a log for each. When boards are enrolled there are TLS and
+    keys."""
 
     def __init__(
         self, folder: Path, port: int, boards: Sequence[str], settings: Sequence[str], patience_s: float
     ) -> None:
-        self.folder, self.port, self.boards, self.settings = folder, port, tuple(boards), tuple(settings)
-        self.patience_s = patience_s
-        self.secure: dict[str, tuple[str, ...]] = {}
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (COORDINATOR, *self.boards)
+        super().__init__(folder, boards, COORDINATOR)
+        self.port, self.settings, self.patience_s = port, tuple(settings), patience_s
 
     def command(self, name: str) -> list[str]:
         settings = [part for setting in self.settings for part in ("--set", setting)]
-        where = ["--runs", str(self.folder / name), "--boards", ",".join(self.boards), "quickstart-server", *settings]
+        where = ["--runs", str(self.runs(name)), "--boards", ",".join(self.boards), "quickstart-server", *settings]
+        fleet = self.folder / "fleet"
         if name == COORDINATOR:
             how = ["coordinator", "--port", str(self.port), "--no-plots"]
+            secure = ["--fleet", str(fleet)]
         else:
             how = ["node", "--name", name, "--coordinator", f"127.0.0.1:{self.port}"]
-        return [sys.executable, "-m", "edgegossip", *how, *self.secure.get(name, ()), *where]
+            secure = ["--identity", str(self.identity(name))]
+        return ["edgegossip", *how, *(secure if fleet.exists() else ()), *where]
 
-    def enrol(self) -> Path:
-        """TLS and keys: a fleet of these boards; its folder."""
-        from edgegossip.fleet.store import Fleet
-
-        fleet = Fleet.create(self.folder / "fleet", "test", 20)
-        for name in self.boards:
-            fleet = fleet.add(name, "board", 20)
-            self.secure[name] = ("--identity", str(fleet.folder / "boards" / name))
-        self.secure[COORDINATOR] = ("--fleet", str(fleet.folder))
-        return fleet.folder
-
-    def start(self, name: str) -> None:
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(self.command(name), stdout=log, stderr=log)
-
-    def kill(self, name: str) -> None:
-        self.processes[name].send_signal(signal.SIGKILL)
-        self.processes[name].wait()
+    def start_all(self) -> None:
+        self.enrol()
+        for name in self.names:
+            self.start(name)
+        self.until(self.rounds, "a round is over")
 
     def run_folder(self, name: str) -> Path:
         (found,) = (self.folder / name).glob("*/run.json")  # one, however often it was started
@@ -74,9 +57,6 @@ class ServerFleet:
 
     def rounds(self) -> int:
         return max((record["step"] + 1 for record in self.records()), default=0)
-
-    def events(self, name: str) -> list[str]:
-        return [e.text for e in read_run(self.run_folder(name)).events()]
 
     def until_round(self, round: int) -> None:
         end = time.monotonic() + self.patience_s
@@ -96,14 +76,6 @@ class ServerFleet:
         lost boards, and with 0 otherwise."""
         summary = (read_run(self.run_folder(name)).summary or {}) if name == COORDINATOR else {}
         assert code == (7 if summary.get("failed_nodes") else 0), f"{name} ended with {code}: {self.logs()}"
-
-    def logs(self) -> str:
-        return "\n".join(f"{p.name}: {p.read_text(errors='replace')[-1500:]}" for p in self.folder.glob("*.log"))
-
-    def close(self) -> None:
-        for process in self.processes.values():
-            process.kill()
-            process.wait()
 
 
 @contextmanager

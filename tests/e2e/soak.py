@@ -1,134 +1,281 @@
-"""Boards that train for an hour, and whether anything grows: memory, threads, descriptors,
-coroutines.
+"""Six boards that train, and are killed, stopped and sent home at random: whether a finished round
+is lost, a record contradicts another, somebody is blamed who was there, or anything grows.
 
-    python -m tests.e2e.soak --minutes 60 --nodes 8 --out soak.jsonl
+    python -m tests.e2e.soak --mode gossip --minutes 20 --out soak-gossip
+    python -m tests.e2e.soak --mode server --minutes 20 --out soak-server
 
-A fleet as people start it: certificates of `edgegossip fleet`, `edgegossip node` once with
---members and then with --join, a ring, D-PSGD on digits, a checkpoint every round. Boards rest
-in every round (tests/e2e/slow_mlp.py). Every --every seconds each process is looked at in /proc,
-and its coroutines are read from its metrics. Samples go to OUT as they are taken; `--judge OUT`
-judges what is there again. Beside it OUT.md and OUT.json have the verdict; the exit status is 1
-when something grew or a board failed. Linux only."""
+A fleet as people start it: certificates, one command a process, D-PSGD on a ring or FedAvg through
+a coordinator, digits, a checkpoint every round. Boards rest in every round (slow_mlp.py). At random
+times, which follow from --seed, one of them, or the coordinator, gets SIGKILL, SIGSTOP or SIGTERM;
+after a random while it is started again with the same command, or goes on. --faults 0 plays none.
+Everything is written to the folder as it happens. `--judge FOLDER` judges what is there by now:
+
+- what a board had recorded when it died is in its records at the end, where it was; at most the
+  last of its rounds is done again;
+- no run folder breaks a law of tests/laws;
+- every event, cause and line of the verdict that blames a board is true (blame.py);
+- memory, threads, descriptors and coroutines of each process that lived long are flat (growth.py);
+- nobody ended by itself or said a traceback, and all train to the end.
+
+The verdict goes to verdict.json and verdict.md there; the exit status is 1 when something is wrong.
+Linux only."""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import heapq
 import json
 import os
+import signal
 import time
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
+from edgegossip.telemetry.records import EVALUATED
+from edgegossip.telemetry.run_folder import read_run
 from tests.e2e import growth
-from tests.e2e.loopback import fleet
+from tests.e2e.blame import Absence, timed, until_it_trained, untrue
+from tests.e2e.loopback import Boards, Fleet, at_work
+from tests.e2e.server_fleet import COORDINATOR, ServerFleet
+from tests.laws.laws import verify
 
 SETTINGS = (
     "model.name=tests.e2e.slow_mlp:slow_mlp",
     "training.lr=0.02",
+    "training.local_steps=1",
     "run.rounds=1000000",
     "evaluation.every=500",
 )
 QUANTITIES = tuple(growth.LIMITS)
+EVERY_S = 25.0  # between two faults, on average
+CALM_S = 60.0  # at the start, and between two faults of one process
+END_S = 120.0  # without faults at the end: all are to train again
+AWAY_AT_ONCE = 2
+KINDS = {"SIGKILL": 0.5, "SIGSTOP": 0.3, "SIGTERM": 0.2}
+WARM_S = 120.0
+# When others come and go a heap is scattered for ten minutes; what is allocated stays the same.
+SCATTERED_BYTES = 1 << 20
 
 
-def soak(nodes: int, minutes: float, every_s: float, pause_s: float, out: Path) -> None:
-    """One line a sample, the last one tells how it ended."""
-    names = [f"pi-{k}" for k in range(1, nodes + 1)]
-    with fleet(names, (*SETTINGS, f"model.params.pause_s={pause_s}")) as boards, out.open("w") as file:
+@dataclass(frozen=True, slots=True)
+class Fault:
+    at_s: float
+    name: str
+    kind: str  # a signal's name
+    back_s: float
 
-        def write(what: Mapping[str, Any]) -> None:
-            file.write(json.dumps(what) + "\n")
+
+def schedule(seed: int, names: Sequence[str], seconds: float) -> list[Fault]:
+    """Who is struck when, for how long, and how."""
+    random, free_s, found, at_s = Random(seed), dict.fromkeys(names, CALM_S), list[Fault](), CALM_S
+    while (at_s := at_s + random.expovariate(1 / EVERY_S)) < seconds - END_S:
+        # A coordinator that is told to end ends the run.
+        [kind] = random.choices(list(KINDS), list(KINDS.values()))
+        victims = [n for n in names if free_s[n] <= at_s and (n != COORDINATOR or kind != "SIGTERM")]
+        name, back_s = random.choice(victims or [""]), at_s + random.choice((2.0, 8.0, 60.0)) * random.random()
+        if name and sum(at_s < f.back_s + CALM_S / 2 for f in found) < AWAY_AT_ONCE:
+            found.append(Fault(at_s, name, kind, back_s))
+            free_s[name] = back_s + CALM_S
+    return found
+
+
+def fleet_of(mode: str, size: int, pause_s: float, out: Path) -> Boards:
+    names = [f"pi-{k}" for k in range(1, size + 1)]
+    settings = (*SETTINGS, f"model.params.pause_s={pause_s}")
+    if mode == "gossip":
+        return Fleet(names, settings, out)
+    from edgegossip.flower.superlink import free_port
+
+    return ServerFleet(out, free_port("127.0.0.1", 0), names, (*settings, f"run.nodes={size}"), 600.0)
+
+
+def soak(boards: Boards, faults: Sequence[Fault], minutes: float, every_s: float, about: Mapping[str, Any]) -> None:
+    """One line a sample and a fault; the last line tells how it ended."""
+    with at_work(boards), (boards.folder / "soak.jsonl").open("w") as file:
+
+        def write(**what: Any) -> None:
+            file.write(json.dumps({"unix_s": round(time.time(), 3), **what}) + "\n")
             file.flush()
 
         began = time.monotonic()
-        write({"when": datetime.now(UTC).isoformat(timespec="seconds"), "every_s": every_s, "pause_s": pause_s})
-        due = began
-        while due <= began + 60 * minutes:
-            time.sleep(max(0.0, due - time.monotonic()))
-            load = os.getloadavg()[0]
-            write({"t_s": round(time.monotonic() - began, 2), "load": load, "boards": boards.sample()})
-            due += every_s
-        early = {name: p.returncode for name, p in boards.processes.items() if p.poll() is not None}
-        codes = boards.stop()
-        kinds = ("member-dead", "peer-down", "refused", "error", "checkpoint-failed")
-        events = {n: [e["text"] for e in boards.events(n) if e["event"] in kinds] for n in boards.names}
-        logs = {n: boards.log(n) for n in boards.names if "Traceback" in boards.log(n)}
-        write({"early": early, "codes": codes, "events": {n: e[:20] for n, e in events.items() if e}, "logs": logs})
+        write(names=boards.names, every_s=every_s, **about)
+        due: list[tuple[float, str, Fault | None]] = [(fault.at_s, "gone", fault) for fault in faults]
+        due += [(k * every_s, "sample", None) for k in range(int(60 * minutes / every_s) + 1)]
+        heapq.heapify(due)
+        struck = set[str]()  # who is away by our doing
+        while due:
+            at_s, what, fault = heapq.heappop(due)
+            time.sleep(max(0.0, began + at_s - time.monotonic()))
+            if fault is None:
+                early = {n: p.poll() for n, p in boards.processes.items() if n not in struck and p.poll() is not None}
+                held = boards.sample() | boards.children()
+                write(
+                    load=os.getloadavg()[0],
+                    processes={f"{n}:{_pid(boards, n)}": h for n, h in held.items()},
+                    early=early,
+                )
+                continue
+            process = boards.processes[fault.name]
+            if what == "gone":
+                struck.add(fault.name)
+                write(gone=fault.name, kind=fault.kind)
+                process.send_signal(getattr(signal, fault.kind))
+                heapq.heappush(due, (fault.back_s, "back", fault))
+                continue
+            if fault.kind == "SIGSTOP":
+                process.send_signal(signal.SIGCONT)
+            else:
+                code = process.wait(60)
+                write(ended=fault.name, code=code, kept=kept(boards.runs(fault.name)))
+                boards.start(fault.name)
+            struck.discard(fault.name)
+            write(back=fault.name, kind=fault.kind)
+        write(stopping=True)
+        write(codes=boards.stop())
 
 
-def verdict(out: Path) -> tuple[dict[str, Any], list[str]]:
-    """What OUT says, and what is wrong."""
-    lines = [json.loads(line) for line in out.read_text().splitlines() if line.endswith("}")]
-    samples = [line for line in lines if "boards" in line]
-    names = sorted({name for s in samples for name in s["boards"]}, key=lambda n: int(n.partition("-")[2]))
-    series = {n: {q: [s["boards"][n][q] for s in samples if n in s["boards"]] for q in QUANTITIES} for n in names}
-    found, wrong = growth.judge(series)
-    end = lines[-1] if "codes" in lines[-1] else {}
-    wrong += [f"{name} ended early with {code}" for name, code in end.get("early", {}).items()]
-    wrong += [f"{name} ended with {code}, not 130" for name, code in end.get("codes", {}).items() if code != 130]
-    wrong += [f"{name} printed a traceback: {log}" for name, log in end.get("logs", {}).items()]
-    wrong += [f"{name} is missing in a sample" for name in names if any(name not in s["boards"] for s in samples)]
-    quarter = len(samples) // 4
-    for name in names:
-        rounds = [s["boards"][name]["round"] for s in samples if name in s["boards"]]
-        steps = [rounds[min((k + 1) * quarter, len(rounds) - 1)] - rounds[k * quarter] for k in range(4)]
-        if min(steps) < 0.5 * max(steps):
-            wrong.append(f"{name} trained unevenly: {steps} rounds in the four quarters")
-    seconds = samples[-1]["t_s"] - samples[0]["t_s"]
-    cpu = sum(samples[-1]["boards"][n]["cpu_s"] - samples[0]["boards"][n]["cpu_s"] for n in names)
+def _pid(boards: Boards, name: str) -> int:
+    return boards.processes[name.partition("/")[0]].pid
+
+
+def kept(runs: Path) -> dict[str, tuple[int, str]]:
+    """Of each file of records: bytes of its whole lines, and their hash."""
+    found = {}
+    for file in runs.glob("*/metrics.jsonl"):
+        whole = file.read_bytes().rpartition(b"\n")[0]
+        found[str(file)] = len(whole), hashlib.sha256(whole).hexdigest()
+    return found
+
+
+# -- the judge
+
+
+def judge(out: Path) -> tuple[dict[str, Any], list[str]]:
+    """What a folder says, and what is wrong."""
+    lines = [json.loads(line) for line in (out / "soak.jsonl").read_text().splitlines() if line.endswith("}")]
+    about, samples, names = lines[0], [line for line in lines if "processes" in line], lines[0]["names"]
+    early = {name: code for sample in samples for name, code in sample["early"].items()}
+    wrong = [f"{name} ended by itself with {code}" for name, code in early.items()]
+    # What was recorded is there.
+    lost = 0
+    for line in lines:
+        for file, (size, digest) in line.get("kept", {}).items():
+            if hashlib.sha256(Path(file).read_bytes()[:size]).hexdigest() != digest:
+                lost += 1
+                wrong.append(f"records that {line['ended']} had written are not where they were: {file}")
+    folders = {name: sorted(f.parent for f in (out / name).glob("*/events.jsonl")) for name in names}
+    wrong += [f"{name} began {len(found)} run folders" for name, found in folders.items() if len(found) != 1]
+    runs = {name: read_run(folder) for name, found in folders.items() for folder in found}
+    contradictions = [f"{name}: {found.law}: {found.text}" for name, run in runs.items() for found in verify(run)]
+    redone = 0  # that were over when the process was killed, and not kept yet
+    for name, run in runs.items():
+        own = (r for r in run.metrics() if r.node == name and not all(v.startswith(EVALUATED) for v in r.values))
+        for before, after in pairwise(record.step for record in own):
+            redone += after == before
+            if after < before:
+                wrong.append(f"{name} has lost rounds {after} to {before - 1}")
+    # Blame.
+    began = {n: [at_s for at_s, e in timed(run) if e.name == "started" and e.node == n] for n, run in runs.items()}
+    absences = [Absence(name, "", 0.0, about["unix_s"]) for name in names]
+    absences += [Absence(name, "SIGTERM", end["unix_s"]) for end in lines if "stopping" in end for name in names]
+    for k, line in enumerate(lines):
+        if "gone" in line:
+            back_s = next((b["unix_s"] for b in lines[k:] if b.get("back") == line["gone"]), float("inf"))
+            absences.append(Absence(line["gone"], line["kind"], line["unix_s"], back_s))
+    absences = [until_it_trained(absence, began[absence.board]) for absence in absences]
+    blames = [text for run in runs.values() for text in untrue(run, absences, names)]
+    wrong += contradictions + blames
+    # Growth, of each process that lived long, while nobody was away.
+    series: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    born_s: dict[str, float] = {}
+    for sample in samples:
+        calm = not any(absence.covers(sample["unix_s"]) for absence in absences)
+        for process, held in sample["processes"].items():
+            old = sample["unix_s"] - born_s.setdefault(process, sample["unix_s"]) >= WARM_S
+            for quantity in QUANTITIES if calm and old else ():
+                if quantity in held:
+                    series[process][quantity].append(held[quantity])
+    long = {p: rows for p, rows in series.items() if len(rows["rss_bytes"]) >= growth.MIN_SAMPLES}
+    grown, grew = growth.judge(long, SCATTERED_BYTES if any("gone" in line for line in lines) else 0.0)
+    wrong += grew
+    # All train to the end.
+    rounds = {n: h["round"] for p, h in samples[-1]["processes"].items() if (n := p.partition(":")[0]) in names}
+    wrong += [f"{name} trains no more" for name in names if rounds.get(name, -1) < 0.98 * max(rounds.values())]
+    wrong += [f"{n} ended with {code}, not 130" for n, code in lines[-1].get("codes", {}).items() if code != 130]
+    wrong += [
+        f"{n} printed a traceback" for n in names if "Traceback" in (out / f"{n}.log").read_text(errors="replace")
+    ]
     document = {
-        **{k: lines[0][k] for k in ("when", "every_s", "pause_s")},
-        "minutes": round(seconds / 60, 1),
-        "samples": len(samples),
-        "rounds": max(s["boards"][n]["round"] for s in samples[-1:] for n in names),
-        "cores": round(cpu / seconds, 3),
+        **{k: about[k] for k in ("mode", "seed", "when", "every_s", "pause_s")},
+        "minutes": round((samples[-1]["unix_s"] - samples[0]["unix_s"]) / 60, 1),
+        "rounds": rounds,
         "load": sorted(s["load"] for s in samples)[len(samples) // 2],
-        "boards": {n: {q: [g.before, g.after] for q, g in rows.items()} for n, rows in found.items()},
-        "events": end.get("events", {}),
-        "ended": bool(end),
+        "faults": Counter(line["kind"] for line in lines if "gone" in line),
+        "records checked": sum(len(line.get("kept", {})) for line in lines),
+        "records lost": lost,
+        "rounds redone": redone,
+        "contradictions": len(contradictions),
+        "events": dict(Counter(e.name for run in runs.values() for e in run.events())),
+        "untrue": len(blames),
+        "processes": {p: {q: [g.before, g.after] for q, g in rows.items()} for p, rows in grown.items()},
+        "ended": "codes" in lines[-1],
         "wrong": wrong,
     }
     return document, wrong
 
 
 def markdown(document: Mapping[str, Any]) -> str:
-    """A table: median of the second quarter, and by how much that of the last one differs."""
+    """A table: what each process held at least, and by how much more later."""
+    faults = ", ".join(f"{count} {kind}" for kind, count in document["faults"].items()) or "no faults"
     head = (
-        f"{document['when']}: {len(document['boards'])} boards, {document['minutes']} minutes, {document['rounds']} rounds, "
-        f"a sample each {document['every_s']:g} s, {document['cores']} cores in all, load {document['load']:.1f} (median)."
+        f"{document['when']}: {document['mode']}, {document['minutes']} minutes, {max(document['rounds'].values())} "
+        f"rounds, {faults}, a sample each {document['every_s']:g} s, load {document['load']:.1f} (median)."
     )
-    rows = ["| board | " + " | ".join(QUANTITIES) + " |", "| --- |" + " ---: |" * len(QUANTITIES)]
-    for name, found in document["boards"].items():
+    rows = ["| process | " + " | ".join(QUANTITIES) + " |", "| --- |" + " ---: |" * len(QUANTITIES)]
+    for name, found in document["processes"].items():
         cells = []
         for quantity in QUANTITIES:
-            before, after = found[quantity]
+            before, after = found.get(quantity, (0, 0))
             unit, places = (1 << 20, 2) if quantity.endswith("bytes") else (1, 0)
             cells.append(f"{before / unit:.{places}f} {(after - before) / unit:+.{places}f}")
         rows.append(f"| {name} | {' | '.join(cells)} |")
-    said = "Nothing grew." if not document["wrong"] else "**" + "; ".join(document["wrong"]) + "**"
+    said = "\n".join(f"- **{text}**" for text in document["wrong"]) or "Nothing is wrong."
     return (
-        f"{head}\n\nMedian of the second quarter, and what the last quarter's differs by; sizes in MiB.\n\n"
+        f"{head}\n\nThe least after the warm-up, and what that of the later half differs by; sizes in MiB.\n\n"
         + "\n".join([*rows, "", said, ""])
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--nodes", type=int, default=8)
-    parser.add_argument("--every", type=float, default=10.0, help="seconds between samples")
+    parser.add_argument("--mode", choices=("gossip", "server"), default="gossip")
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--nodes", type=int, default=6)
+    parser.add_argument("--faults", type=int, default=1, choices=(0, 1))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--every", type=float, default=5.0, help="seconds between samples")
     parser.add_argument("--pause", type=float, default=0.5, help="seconds that a board rests in each round")
-    parser.add_argument("--out", type=Path, default=Path("soak.jsonl"))
-    parser.add_argument("--judge", type=Path, help="judge a file that is there")
+    parser.add_argument("--out", type=Path, default=Path("soak"))
+    parser.add_argument("--judge", type=Path, help="judge a folder that is there")
     options = parser.parse_args()
     out = options.judge or options.out
     if options.judge is None:
-        soak(options.nodes, options.minutes, options.every, options.pause, out)
-    document, wrong = verdict(out)
-    out.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
-    out.with_suffix(".md").write_text(markdown(document))
+        out.mkdir(parents=True)
+        boards = fleet_of(options.mode, options.nodes, options.pause, out.resolve())
+        faults = schedule(options.seed, boards.names, 60 * options.minutes) if options.faults else []
+        about = {k: getattr(options, k) for k in ("mode", "seed")} | {"pause_s": options.pause}
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        soak(boards, faults, options.minutes, options.every, {**about, "when": when})
+    document, wrong = judge(out)
+    (out / "verdict.json").write_text(json.dumps(document, indent=1) + "\n")
+    (out / "verdict.md").write_text(markdown(document))
     print(markdown(document))
     raise SystemExit(1 if wrong else 0)
 

@@ -445,6 +445,18 @@ def test_a_board_has_few_keys_and_does_not_make_many(joined: Port) -> None:
     assert logged(joined, "board-0 has introduced more keys than one board needs") == 1
 
 
+def test_a_board_that_an_earlier_process_of_the_coordinator_knew_is_refused_nothing(joined: Port) -> None:
+    """Flower does not know its old number."""
+
+    async def unknown(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 401, "headers": []})
+        await send({"type": "http.response.body", "body": b'{"detail": "Invalid SuperNode authentication"}'})
+
+    joined.app = unknown
+    assert joined.ask("/v1/fleet/send-node-heartbeat", b"", BOARD, None, _key(b"board-0"))[0] == 401
+    assert logged(joined, "board-0") == 0
+
+
 def test_one_boards_refusals_of_many_kinds_are_a_quarter_of_the_log_at_most(joined: Port) -> None:
     """Each path and status is a line of its own."""
     status = itertools.count(400)

@@ -167,3 +167,22 @@ def test_a_sink_that_is_not_needed_may_fail_at_the_end(capsys):
     tee.metrics("a", 0, {})
     tee.close()
     assert "!! the tracker: no route to host" in capsys.readouterr().err
+
+
+def test_what_two_threads_tell_is_in_the_order_of_its_times():
+    class Held(Kept):
+        """Holds the first record back until a second thread has told something, if it can."""
+
+        other = None
+
+        def write(self, record):
+            if self.other is None:
+                self.other = threading.Thread(target=self.event, args=("a", "second", ""))
+                self.other.start()
+                self.other.join(0.05)
+            super().write(record)
+
+    sink = Held()
+    sink.event("a", "first", "")
+    sink.other.join()
+    assert [record.name for record in sink.records] == ["first", "second"]

@@ -102,7 +102,7 @@ IDLE_MIDDLEWARE = (
     "RuntimeTracingMiddleware",
 )
 _BUSY = (429, 503)  # says nothing about who asked
-_ORDINARY = (412,)  # a board that is back before it was missed
+_ORDINARY = (401, 412)  # a board that our earlier process knew, or that is back before it was missed
 _ONCE = {
     name.lower().encode()
     for name in (

@@ -17,6 +17,8 @@ shorter with each independent confirmation; a suspect is told first. Deviations:
 - Whatever comes from a member shows that it is there, not only the answer to a probe.
 - A suspicion makes everybody who hears of it probe that member next: it is confirmed, or the
   suspect told, without delay.
+- What another takes for a death is a suspicion to us, which ends in its own time: who named it may
+  be deaf, or come out of a split in which it heard nobody.
 - Being suspected counts as a sign of one's own slowness only when one's own probes go unanswered,
   too: it is hearsay.
 - Timeouts follow measured round trips, and where a whole fleet is slow (long round trips, processes
@@ -377,8 +379,10 @@ class Detector(Disseminator):
             entry = bounded(told, self.table[k])
             if k == self.me:
                 self._refute(sender, entry, now_s)
-            else:
-                self._set(k, merge(self.table[k], entry), now_s)
+                continue
+            if entry.status is Status.DEAD and self.table[k].here:
+                entry = replace(entry, status=Status.SUSPECT)
+            self._set(k, merge(self.table[k], entry), now_s)
         self._theirs[sender] = view.digest
 
     def _refute(self, sender: int, entry: Entry, now_s: float) -> None:

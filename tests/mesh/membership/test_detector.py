@@ -139,10 +139,24 @@ def test_the_parts_of_a_split_name_each_other_and_find_each_other_again(half: in
         for b in world.nodes:
             wanted = Status.ALIVE if (a < half) == (b < half) else Status.DEAD
             assert world.status(b, at=a) is wanted
+    before = len(world.named_dead)
     world.cut = lambda a, b: False
     world.run(5.0)
-    assert all_alive(world) and world.agree()
+    assert all_alive(world) and world.agree() and len(world.named_dead) == before
     assert any(isinstance(output, PartitionHealed) for _, _, output in world.outputs)
+
+
+@pytest.mark.parametrize("mute", [False, True])
+@pytest.mark.parametrize("members", [3, 6])
+def test_nobody_believes_the_deaths_of_a_member_that_hears_nobody(members: int, mute: bool) -> None:
+    world = World(members, 1)
+    world.cut = lambda a, b: b == 2 or (mute and a == 2)
+    world.run(30.0)
+    assert {who for _, by, who in world.named_dead if by == 2} == {*world.nodes} - {2}
+    world.cut = lambda a, b: False
+    world.run(10.0)
+    assert {who for _, by, who in world.named_dead if by != 2} == {2}
+    assert all_alive(world) and world.agree()
 
 
 def test_a_cut_between_two_members_is_no_death_while_others_reach_both() -> None:
@@ -226,7 +240,7 @@ def test_a_lie_that_cannot_be_outdone_is_outdone(status: Status, to: int) -> Non
     world = World(5, 1, wire=True)
     lie(world, to, 0, HIGHEST, status)
     world.run(8.0)
-    assert all_alive(world) and world.agree() and not world.refused
+    assert all_alive(world) and world.agree() and not world.refused and not world.named_dead
     assert {node.table[0].address for node in world.nodes.values()} == {"10.0.0.0:7700"}
     assert world.nodes[0].table[0].incarnation <= 2 * MAX_STEP
 

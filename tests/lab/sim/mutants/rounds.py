@@ -126,7 +126,7 @@ MUTANTS = (
         "loss-not-noticed",
         "a message of a later round does not tell that this round's was lost",
         ("dpsgd", "choco-sgd"),
-        (Edit(SYNCHRONOUS + "_all_lost", "test", "True"),),
+        (Edit(SYNCHRONOUS + "_missing", "UnaryOp _lost", "True"),),
         {"faults": "all,loss=0.3"},
     ),
     Mutant(
