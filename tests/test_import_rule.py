@@ -38,15 +38,15 @@ MAY = {
     "encoding": {"types", "layout", "codecs", "frame"},
     "files": {"types"},
     "memory": set(),
+    "threads": set(),
     "recipe": {"files", "types", "choices", "options"},
-    "checkpoint": {*PURE_MAY},
-    "lab.sim": {"files", *PURE_MAY, "recipe", "checkpoint"},
+    "checkpoint": {*PURE_MAY, "threads"},
     "telemetry": {"files", *PURE_MAY, "recipe"},
     "modelfile": {"files", "types", "choices", "telemetry"},
     "int8": {"files", "types", "memory", "native"},
     "training": {"files", *PURE_MAY, "memory", "modelfile", "recipe", "telemetry", "int8"},
     "security": {"files", "types", "choices", "untrusted", "native"},
-    "mesh": {*PURE_MAY, "memory", "recipe", "telemetry", "security"},
+    "mesh": {*PURE_MAY, "memory", "threads", "recipe", "telemetry", "security"},
     "update": {"files", "types", "untrusted", "checkpoint", "mesh", "security"},
     "fleet": {"files", "types", "choices", "untrusted", "recipe", "telemetry", "mesh", "security", "update"},
     "flower": {*PURE_MAY, "security", "memory", "recipe", "checkpoint", "telemetry", "training"},
@@ -54,6 +54,7 @@ MAY = {
         "files",
         *PURE_MAY,
         "memory",
+        "threads",
         "recipe",
         "modelfile",
         "checkpoint",
@@ -62,6 +63,18 @@ MAY = {
         "security",
         "mesh",
         "flower",
+    },
+    "lab.sim": {
+        "files",
+        *PURE_MAY,
+        "memory",
+        "threads",
+        "recipe",
+        "checkpoint",
+        "telemetry",
+        "training",
+        "mesh",
+        "node",
     },
     "lab.bench": {
         "files",
@@ -299,7 +312,7 @@ def test_only_a_campaign_of_the_simulator_looks_at_the_time_and_starts_processes
     known = ("time", "datetime", "threading", "multiprocessing", "asyncio", "socket", "concurrent", "secrets", "os")
 
     def check(path):
-        for name in imports(path) if path.name != "campaign.py" else ():
+        for name in imports(path) if path.name not in ("campaign.py", "process.py", "rpc.py") else ():
             if name.split(".")[0] in known or (name.startswith("random.") and name != "random.Random"):
                 yield f"imports {name}"
 

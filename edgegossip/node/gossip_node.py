@@ -466,7 +466,7 @@ class GossipNode:
                 self._checkpointer.ready()
         if last:
             self._drain(LEAVE_S)
-        values |= self.traffic.take(None if last else time.monotonic())
+        values |= self.traffic.take(None if last else self._now())
         times = self._clock.finish_round()
         with self._clock.span("wait"):  # no part of the next round's work
             values |= stage_metrics(local.stages_s) | self._meters(due=last) | times.metrics(done.round)
