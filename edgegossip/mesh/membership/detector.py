@@ -25,6 +25,8 @@ shorter with each independent confirmation; a suspect is told first. Deviations:
   waiting times begin anew.
 - One message raises what is known of an incarnation by a bounded step only (`protocol.bounded`), or
   a member that lies could name others dead in a way that they cannot refute.
+- A death that others found is told here a moment later, and the member is asked first: whoever was
+  cut off for a while brings false ones along when it is back.
 - Dead members are tried again without end, so that the halves of a split find each other; those
   that left ever more seldom: a board that founded the run and is started again with its own command
   knows nobody's address.
@@ -212,6 +214,8 @@ class Detector(Disseminator):
         self._requests: dict[int, list[IndirectProbe]] = {}  # by the member that they are about
         self._shared: dict[int, SharedProbe] = {}
         self._suspected_s: dict[int, float] = {}
+        # Deaths that others told: until when the member may say otherwise, and what it was before.
+        self._hearsay: dict[int, tuple[float, Entry]] = {}
         self._lag = Delay(self.settings)  # by so much we are called too late
         self._round_trips = [Delay(self.settings) for _ in range(members)]
         self._rivalries = 0
@@ -248,6 +252,9 @@ class Detector(Disseminator):
         # A suspect that did not refute it in time is dead.
         for k in [k for k in self._suspected_s if self._suspicion_ends_s(k, now_s) <= now_s]:
             self._set(k, replace(self.table[k], status=Status.DEAD), now_s)
+        for k, (_, told) in [(k, one) for k, one in self._hearsay.items() if one[0] <= now_s]:
+            del self._hearsay[k]
+            self._out.append(Changed(k, told, self.table[k]))
         # Whom others suspect is probed by us, too; beyond that everybody in turn while there is a
         # suspect, else our neighbours.
         for k in [k for k, due_s in self._prompted.items() if due_s <= now_s]:
@@ -363,6 +370,7 @@ class Detector(Disseminator):
         times += [request.until_s for requests in self._requests.values() for request in requests]
         times += [self._suspicion_ends_s(k, now_s) for k in self._suspected_s]
         times += self._prompted.values()
+        times += [until_s for until_s, _ in self._hearsay.values()]
         return min(times)
 
     # -- what is known
@@ -404,7 +412,13 @@ class Detector(Disseminator):
             after = replace(after, status=Status.DEAD, accusers=0)
         if not self._update(member, after, now_s) or member == self.me:
             return
-        self._out.append(Changed(member, before, after))
+        until_s, told = self._hearsay.pop(member, (now_s + self.settings.timeout_s, before))
+        if after.status is Status.DEAD and told.here and after.accusers and not after.accusers >> self.me & 1:
+            if before.here:
+                self._ping(member, now_s)
+            self._hearsay[member] = until_s, told
+        else:
+            self._out.append(Changed(member, told, after))
         if after.status is not Status.LEFT:
             self._left.pop(member, None)
         elif member not in self._left and after.address:
@@ -619,6 +633,7 @@ class Detector(Disseminator):
             self._requests[target] = [replace(r, until_s=r.until_s + late_s) for r in requests]
         for k in self._suspected_s:
             self._suspected_s[k] += late_s
+        self._hearsay = {k: (until_s + late_s, told) for k, (until_s, told) in self._hearsay.items()}
         self._prompted = {k: due_s + late_s for k, due_s in self._prompted.items()}
         self._pings = {n: (k, sent_s + late_s) for n, (k, sent_s) in self._pings.items()}
         self._heard_s = [min(now_s, heard_s + late_s) for heard_s in self._heard_s]

@@ -52,6 +52,22 @@ def test_who_takes_itself_for_slow_waits_for_a_probe_under_way_and_does_not_spin
     raise AssertionError(f"forty ticks, and it is only {now_s - 100.0:.2f} s later")
 
 
+@pytest.mark.parametrize("refuted", [False, True])
+def test_a_death_that_others_found_is_told_unless_its_member_refutes_it(refuted: bool) -> None:
+    node = detector(4)
+    settled(node, 100.0)
+    row = replace(node.table[2], status=Status.DEAD, accusers=1 << 1)
+    outputs = node.receive(1, Ping(7, View(0, ((2, row),))), 100.0)
+    asked = pings(outputs)[2]
+    if refuted:
+        here = replace(row, status=Status.ALIVE, incarnation=2, accusers=0)
+        outputs += node.receive(2, Ack(asked, View(0, ((2, here),))), 100.3)
+    while node.wake_s <= 101.0:
+        outputs += node.tick(node.wake_s)
+    told = [o for o in outputs if isinstance(o, Changed) and o.member == 2 and o.after.status is Status.DEAD]
+    assert bool(told) is not refuted
+
+
 @pytest.mark.parametrize("status", [Status.SUSPECT, Status.DEAD, Status.LEFT])
 def test_a_process_does_not_share_the_fate_of_the_one_before_it(status: Status) -> None:
     """Killed, suspected, and started again before that suspicion was over."""
