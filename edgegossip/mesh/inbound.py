@@ -210,7 +210,9 @@ class Inbound(GenericRpcHandler):
                 raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, str(error)) from error
         except Refused as refused:
             disagrees = refused.code == mesh_pb2.REFUSAL_CODE_AGREEMENT
-            if not disagrees or hello.sender in self._differed:  # the first time PeerDown says it
+            # The first time PeerDown says it; a board whose older connection hung is not to blame.
+            quiet = disagrees and hello.sender not in self._differed
+            if not quiet and refused.code != mesh_pb2.REFUSAL_CODE_SUPERSEDED:
                 self._log_refusal(Refusal(who, place, refused.reason), refused.code)
             try:
                 await self._refuse(context, refused)
