@@ -30,6 +30,7 @@ SHELL_RULES = {
     "kept": "a board that was killed goes on from what it had finished but for a round, and for the seconds of slack",
     "blame": "who is said to be silent or dead is; who says that it stood still did; nobody is blamed long after a fault",
     "shut-out": "nobody is shut out for good",
+    "noticed": "who is gone for long is known to be",
     "refused": "no honest board is refused",
     "progress": "a round ends soon after its deadline; a board that comes begins",
     "end": "every board comes to the end of the run, and gives up only where nobody is left",

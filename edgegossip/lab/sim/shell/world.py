@@ -28,7 +28,7 @@ from edgegossip.agreement import Agreement
 from edgegossip.lab.sim import checkers, naming, trace
 from edgegossip.lab.sim.checkers import Violation
 from edgegossip.lab.sim.disk import StoredDisk
-from edgegossip.lab.sim.faults import KINDS, Fault
+from edgegossip.lab.sim.faults import CRASHES, KINDS, Fault
 from edgegossip.lab.sim.network import Clock, Network
 from edgegossip.lab.sim.schedule import Schedule, layout_of, of
 from edgegossip.lab.sim.schedule import Workload as Training
@@ -58,7 +58,10 @@ AGAIN_S, ASK_S = 1.0, 5.0  # between two looks for a member to join through, and
 SETTLE_S = 20.0  # after the last fault, until all is as if nothing had been
 BEGINS_S = 200.0  # that a board may take to begin its rounds: it waits two minutes for neighbours that are gone
 CAUSE_S = 15.0  # after a fault, until nobody can blame anybody for it any more
+NOTICED_S = 15.0  # and a deadline, until everybody knows who is gone
+DISK_LOSES = frozenset({"full-disk", *CRASHES}) - {"crash"}  # so that what was written may not be there
 READ_S = 0.3  # until a frame that has come to a machine is read by a process that runs
+_LOST = re.compile(r"its message of round (\d+) was lost")
 _SILENT = re.compile(r"no message of round (\d+) within")
 _PLACE = re.compile(r"10\.0\.0\.(\d+)")
 SAID = 100  # of a trace's events: those of this kind are of records
@@ -178,8 +181,11 @@ class Board(Sink):
         self.alive: Process | None = None
         self.stack: Stack | None = None
         self.node: GossipNode | None = None
-        self.finished = False
-        self.resumed_s = -math.inf
+        self.leaves = False
+        self.resumed_s, self.gone_s = -math.inf, math.inf  # when it went on; since when no process is here
+        self.died_s = math.inf  # when the process before this one did
+        self.heard_of_s: dict[int, float] = {}  # when it last said that another is there, or gone
+        self.dead: set[int] = set()  # whom the members hold for dead, as it says
         self.came: dict[tuple[int, Round], float] = {}  # (sender, round): when such a frame was here first
 
     # -- processes
@@ -187,9 +193,12 @@ class Board(Sink):
     def boot(self) -> None:
         """Begin a new process."""
         world = self.world
-        self.up, self.paused, self.finished, self.node = True, False, False, None
+        self.up, self.paused, self.leaves, self.node = True, False, False, None
         self.process += 1
+        self.died_s, self.gone_s = self.gone_s, math.inf
         self.came.clear()
+        self.heard_of_s.clear()
+        self.dead.clear()
         seed = Random(f"{world.schedule.seed}/process/{self.index}/{self.process}")
         self.alive = Process(world.clock, seed, self._crashed)
         self.stack = Stack(self.index, self.alive, world.network, world.stack_of, self._heard)
@@ -199,6 +208,7 @@ class Board(Sink):
         """End the process."""
         assert self.alive is not None and self.stack is not None
         self.up = self.paused = False
+        self.gone_s = self.world.clock.now
         self.stack.end()
         self.alive.kill()
 
@@ -212,6 +222,13 @@ class Board(Sink):
         assert self.alive is not None
         self.paused, self.resumed_s = False, self.world.clock.now
         self.alive.unpause()
+
+    def noted(self, event: str, j: int, now_s: float) -> None:
+        """Take note of what it said of another."""
+        if event.startswith("peer-"):
+            self.heard_of_s[j] = now_s
+        if event.startswith("member-"):
+            (self.dead.add if event == "member-dead" else self.dead.discard)(j)
 
     def _crashed(self, error: BaseException) -> None:
         self.world.violate("crash", self.index, f"{type(error).__name__}: {error}")
@@ -316,6 +333,9 @@ class Board(Sink):
         pass
 
     def _heard(self, sender: int, kind: str, *rest: Any) -> None:
+        now = self.world.clock.now
+        if kind == "close":  # what came just before may be lost with the connection
+            self.came = {key: s for key, s in self.came.items() if key[0] != sender or s < now - READ_S}
         if kind != "message":
             return
         try:
@@ -323,7 +343,7 @@ class Board(Sink):
             if isinstance(chunk, ChunkView):
                 frame = wire.parse_header(chunk.data, wire.Limits(2**63))
                 if frame.kind not in (wire.Kind.HELLO, wire.Kind.STATE):  # which tell a round, and belong to none
-                    self.came.setdefault((sender, frame.round), self.world.clock.now)
+                    self.came.setdefault((sender, frame.round), now)
         except DecodeError:
             pass
 
@@ -363,7 +383,7 @@ class ShellWorld:
         self.nodes = [Board(self, i) for i in range(n)]
         self.detector = SimpleNamespace(changed=lambda pairs: None, node_changed=lambda i: None)
         self.restarts, self.left = 0, False  # whether somebody has left
-        self.progress_s = [0.0] * n
+        self.progress_s, self.began_s = [0.0] * n, [0.0] * n
         self.ended: set[int] = set()  # boards that came to the end of the run, or gave up
         # What came of a stream may not fit it any more.
         self.streams = getattr(scheme_of(naming.algorithm_of(schedule.algorithm)), "streams", True)
@@ -396,7 +416,7 @@ class ShellWorld:
         self.trace.event(self.clock.now, index, trace.CRASH)
         self.trace.line(self.clock.now, index, why)
         if left:
-            self.left = True
+            self.left = board.leaves = True
             assert board.alive is not None
             board.alive.interrupt()
         else:
@@ -430,8 +450,8 @@ class ShellWorld:
             self.violate("finite", i, fault)
         if step <= board.done:
             self.violate("rounds", i, f"round {step} done after {board.done}")
-        down = board.node.engine.down if now > self.settled_s else ()
-        if out := [j for j in map(self.members.index, sorted(down)) if self._could_talk(i, j, SETTLE_S)]:
+        down = board.dead.union(map(self.members.index, board.node.engine.down)) if now > self.settled_s else ()
+        if out := sorted(j for j in down if self._could_talk(i, j, SETTLE_S)):
             self.violate("shut-out", i, f"counts {out} as gone, who have been there for long")
         board.done = step
         board.reports.append((step, now))
@@ -444,14 +464,16 @@ class ShellWorld:
         self.trace.line(now, i, f"[{name}] {text}")
         if name == "started":
             self._started(board, int(fields.get("round", 0) or 0))
-        peer = fields.get("peer")
-        blames = name in ("suspect", "peer-down", "member-dead") and peer in self.members
-        if blames and (fault := self._false(board, name, text, self.members.index(str(peer)))):
-            self.violate("blame", i, f"{fault}: {text}")
+        peer = str(fields.get("peer"))
+        if peer in self.members:
+            j = self.members.index(peer)
+            if name in ("suspect", "peer-down", "member-dead") and (fault := self._false(board, name, text, j)):
+                self.violate("blame", i, f"{fault}: {text}")
+            board.noted(name, j, now)
         if name == "starved" and now > board.resumed_s + 1.0:
             self.violate("blame", i, f"it has not stood still: {text}")
         if name == "finished":
-            board.finished = True
+            board.leaves = True
         place = _PLACE.search(text)  # of a connection that was refused, which may have hung; else of a message
         if name == "refused" and (place is None or self._could_talk(i, int(place[1]) - 1, CAUSE_S)):
             self.violate("refused", i, text)
@@ -459,35 +481,49 @@ class ShellWorld:
     def _false(self, board: Board, name: str, text: str, j: int) -> str:
         """Say why what a board says of another is false; "" where it is true."""
         i, now = board.index, self.clock.now
+        other = self.nodes[j]
         if name == "suspect" and not self.streams and (silent := _SILENT.search(text)):
             came_s = board.came.get((j, int(silent[1])), math.inf)
             if came_s < now - READ_S:
                 return f"its message of that round came at {came_s:.3f} s"
-        if name == "suspect":
-            hit_s = max((min(f.end, now) for f in self.schedule.faults if f.start < now), default=-math.inf)
-            return "" if now - hit_s < CAUSE_S else "nothing is broken, nor was lately"
+        if name == "suspect" and not self.streams and (lost := _LOST.search(text)):
+            quiet_s = max(board.heard_of_s.get(j, 0.0), other.heard_of_s.get(i, 0.0), self.began_s[i], self.began_s[j])
+            # It reports a round a deadline after it sent its message at most.
+            sent = any(r == int(lost[1]) and s > quiet_s + self.schedule.deadline_s + 1.0 for r, s in other.reports)
+            return "it sent it, and the connection was whole or is again" if sent else ""
+        if name != "suspect" and other.leaves and self.began_s[j] and self._unhurt_s(i, j) > CAUSE_S:
+            return "it had left, and said so"
+        if name == "suspect":  # some time after a fault, or after somebody began late, nobody is behind
+            hits = (min(f.end, now) for f in self.schedule.faults if f.start < now)
+            last_s = max(*hits, *(began_s + CAUSE_S for began_s in self.began_s))
+            return "" if now - last_s < CAUSE_S else "nothing is broken, nor was lately"
         return "the two could talk all the time" if self._could_talk(i, j, CAUSE_S) else ""
 
     def _could_talk(self, i: int, j: int, for_s: float) -> bool:
         """Tell whether both are there, and nothing has hit them for so long."""
+        return self.nodes[j].up and not self.nodes[j].leaves and self._unhurt_s(i, j) > for_s
+
+    def _unhurt_s(self, i: int, j: int) -> float:
+        """Return for how long nothing has hit the two, or what is between them."""
         now = self.clock.now
         hits = (min(f.end, now) for f in self.schedule.faults if f.start < now and _hits(f, i, j))
-        return self.nodes[j].up and not self.nodes[j].finished and now - max(hits, default=-math.inf) > for_s
+        return now - max(hits, default=-math.inf)
 
     def _started(self, board: Board, round: Round) -> None:
         """A process has its model: all that was finished long enough before is in it."""
-        if board.process > 1 and not {f.kind for f in self.schedule.faults} - {"crash", "pause", "split"}:
-            slack_s = self.recipe.checkpoint.slack_s
-            died_s = max(f.start for f in self.schedule.faults if f.kind == "crash" and f.start < self.clock.now)
-            lost = [r for r, s in board.reports if r >= round and s < died_s - slack_s]
+        kinds = {f.kind for f in self.schedule.faults if board.index in f.nodes}
+        if board.process > 1 and not kinds & DISK_LOSES:
+            before_s = board.died_s - self.recipe.checkpoint.slack_s
+            lost = [r for r, s in board.reports if r >= round and s < before_s]
             if len(lost) > 1:
                 self.violate("kept", board.index, f"goes on from round {round}; rounds {lost} were finished before")
-        board.done, self.progress_s[board.index] = round - 1, self.clock.now
+        self.progress_s[board.index] = self.began_s[board.index] = self.clock.now
+        board.done = round - 1
 
     def gave_up(self, board: Board, why: str) -> None:
         """A board's process ends before the run does."""
         self.trace.line(self.clock.now, board.index, f"gives up: {why}")
-        there = [b.index for b in self.nodes if b.up and b is not board and not b.finished]
+        there = [b.index for b in self.nodes if b.up and b is not board and not b.leaves]
         if there:
             self.violate("end", board.index, f"gave up though {there} are there: {why}")
 
@@ -497,7 +533,7 @@ class ShellWorld:
         """Every second: whoever does not get on has stalled."""
         for board in self.nodes:
             i, now = board.index, self.clock.now
-            if not board.up or board.paused or board.finished:
+            if not board.up or board.paused or board.leaves:
                 self.progress_s[i] = now
                 continue
             begun = board.node is not None and board.node.engine.view is not None
@@ -507,3 +543,14 @@ class ShellWorld:
             if now - self.progress_s[i] > most_s:
                 stage = "joining" if board.node is None else board.node.engine.stage.value
                 self.violate("progress", i, f"no round done for {now - self.progress_s[i]:.1f} s; it is {stage}")
+            if begun and now - board.resumed_s > NOTICED_S:
+                self._look_for_gone(board)
+
+    def _look_for_gone(self, board: Board) -> None:
+        """Whoever is gone for long is known to be."""
+        assert board.node is not None
+        engine, now = board.node.engine, self.clock.now
+        here, noticed_s = engine.config.neighbours - engine.down, NOTICED_S + self.schedule.deadline_s
+        out = sorted(j for j in map(self.members.index, here) if now - self.nodes[j].gone_s > noticed_s)
+        if out and now - self.began_s[board.index] > noticed_s:
+            self.violate("noticed", board.index, f"counts {out} as there, who have been gone for long")
