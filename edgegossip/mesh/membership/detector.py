@@ -413,8 +413,8 @@ class Detector(Disseminator):
         if not self._update(member, after, now_s) or member == self.me:
             return
         until_s, told = self._hearsay.pop(member, (now_s + self.settings.timeout_s, before))
-        if after.status is Status.DEAD and told.here and after.accusers and not after.accusers >> self.me & 1:
-            if before.here:
+        if after.status is Status.DEAD > told.status and after.accusers and not after.accusers >> self.me & 1:
+            if before.status < Status.DEAD:
                 self._ping(member, now_s)
             self._hearsay[member] = until_s, told
         else:

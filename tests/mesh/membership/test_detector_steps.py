@@ -52,11 +52,13 @@ def test_who_takes_itself_for_slow_waits_for_a_probe_under_way_and_does_not_spin
     raise AssertionError(f"forty ticks, and it is only {now_s - 100.0:.2f} s later")
 
 
+@pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("refuted", [False, True])
-def test_a_death_that_others_found_is_told_unless_its_member_refutes_it(refuted: bool) -> None:
+def test_a_death_that_others_found_is_told_unless_its_member_refutes_it(refuted: bool, known: bool) -> None:
     node = detector(4)
     settled(node, 100.0)
-    row = replace(node.table[2], status=Status.DEAD, accusers=1 << 1)
+    node.table[2] = node.table[2] if known else Entry()
+    row = Entry(Status.DEAD, 1, 3, "10.0.0.2:7700", accusers=1 << 1)
     outputs = node.receive(1, Ping(7, View(0, ((2, row),))), 100.0)
     asked = pings(outputs)[2]
     if refuted:
