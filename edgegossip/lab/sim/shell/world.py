@@ -494,7 +494,7 @@ class ShellWorld:
         if name != "suspect" and other.leaves and self.began_s[j] and self._unhurt_s(i, j) > CAUSE_S:
             return "it had left, and said so"
         if name == "suspect":  # some time after a fault, or after somebody began late, nobody is behind
-            hits = (min(f.end, now) for f in self.schedule.faults if f.start < now)
+            hits = (self._over_s(f) for f in self.schedule.faults if f.start < now)
             last_s = max(*hits, *(began_s + CAUSE_S for began_s in self.began_s))
             return "" if now - last_s < CAUSE_S else "nothing is broken, nor was lately"
         return "the two could talk all the time" if self._could_talk(i, j, CAUSE_S) else ""
@@ -506,8 +506,13 @@ class ShellWorld:
     def _unhurt_s(self, i: int, j: int) -> float:
         """Return for how long nothing has hit the two, or what is between them."""
         now = self.clock.now
-        hits = (min(f.end, now) for f in self.schedule.faults if f.start < now and _hits(f, i, j))
+        hits = (self._over_s(f) for f in self.schedule.faults if f.start < now and _hits(f, i, j))
         return now - max(hits, default=-math.inf)
+
+    def _over_s(self, fault: Fault) -> float:
+        """Return until when a fault lasted so far; what queued at a slow link takes longer."""
+        end_s = max(fault.end, self.network.through_s) if fault.kind == "slow-link" else fault.end
+        return min(end_s, self.clock.now)
 
     def _started(self, board: Board, round: Round) -> None:
         """A process has its model: all that was finished long enough before is in it."""
