@@ -16,14 +16,13 @@ WARN_S at most, and holds nobody: the training goes on without.
 from __future__ import annotations
 
 import math
-import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from edgegossip.checkpoint.store import Store
+from edgegossip.threads import THREADS, Threads
 from edgegossip.types import EdgegossipError
 
 WARN_S = 600.0  # between two warnings of a disk that fails
@@ -58,11 +57,11 @@ class Writer:
         slack_s: float = 1.0,
         patience_s: float = PATIENCE_S,
         daily_bytes: float = math.inf,
-        clock: Callable[[], float] = time.monotonic,
+        threads: Threads = THREADS,
     ) -> None:
         self._store, self._say, self._slack_s, self._patience_s = store, say, slack_s, patience_s
-        self._clock, self._daily_bytes = clock, daily_bytes
-        self._condition = threading.Condition()
+        self._threads, self._clock, self._daily_bytes = threads, threads.now, daily_bytes
+        self._condition = threads.condition()
         self._waiting: _Offer | None = None  # the newest that nobody writes yet
         self._writing: _Offer | None = None
         self._pending: deque[tuple[int, float]] = deque()  # (round, when) of offers that are not durable, oldest first
@@ -70,7 +69,7 @@ class Writer:
         self._flushing = 0  # calls of `flush` that wait
         self._next_write_s = -math.inf  # not before, for the sake of short rounds
         self._spent_until_s = -math.inf  # nor before that, for the sake of the bytes of a day
-        self._thread: threading.Thread | None = None
+        self._begun = False
         self._failures, self._retry_at_s, self._retry_s, self._warned_s = 0, 0.0, RETRY_S, -WARN_S
         self._durable: int | None = None
 
@@ -95,9 +94,9 @@ class Writer:
             if self._hangs and len(self._pending) > 1:  # however long it hangs
                 self._pending.pop()
             self._pending.append((round, now))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="checkpoint", daemon=True)
-                self._thread.start()
+            if not self._begun:
+                self._begun = True
+                self._threads.start(self._work, "checkpoint")
             if idle:
                 self._condition.notify_all()
             self._catch_up(round, now)

@@ -3,6 +3,7 @@ gRPC, so that a simulator can stand in for the network."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, TypeAlias
@@ -17,6 +18,12 @@ MAX_CHUNK_BYTES = 4 << 20  # a receiver takes chunks up to this size, whatever i
 # window; it announces one of fixed size instead.
 _HTTP2_WINDOW_BYTES = MAX_CHUNK_BYTES
 _KEEPALIVE_AMONG_MEMBERS = 10.0
+
+
+def loop_s() -> float:
+    """Return the time of the loop that runs here: monotonic seconds."""
+    return asyncio.get_running_loop().time()
+
 
 Buffers: TypeAlias = Sequence[bytes | memoryview]  # one frame in pieces, sent one after the other without joining them
 

@@ -26,10 +26,10 @@ deadline has doubled by then, it is asked in time for that.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
+from edgegossip.mesh.base import loop_s
 from edgegossip.types import PeerError
 
 QUEUE_S = 0.5  # time that data may wait in buffers on the way
@@ -186,7 +186,7 @@ class StallDetector:
                 continue
             # Something is owed. What comes in meanwhile puts the question off, hence the look at
             # the clock after each sleep.
-            wait_s = self._due_s(self._since_s) - time.monotonic()
+            wait_s = self._due_s(self._since_s) - loop_s()
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
                 continue
@@ -201,14 +201,14 @@ class StallDetector:
         return min(since_s + self._deadline.limit_s, hung_at_s)
 
     async def _ask(self, since_s: float) -> None:
-        self._asked_s = now_s = time.monotonic()
+        self._asked_s = now_s = loop_s()
         left_s = max(self._sign_s + self._hung_s - now_s, _LAST * self._hung_s)
         alive = await self._is_alive(min(self._deadline.limit_s, left_s))
         if self._since_s == since_s:  # nothing came meanwhile
             self._missed(since_s, alive)
 
     def _missed(self, since_s: float, alive: bool) -> None:
-        now_s, usual_s = time.monotonic(), self._deadline.usual_s
+        now_s, usual_s = loop_s(), self._deadline.usual_s
         silent_s = now_s - since_s
         if alive:
             self._sign_s = now_s

@@ -12,11 +12,13 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh.base import MeshLimits
+from edgegossip.threads import THREADS, Threads
 from edgegossip.types import HostError, NodeId, PeerError
 from edgegossip.untrusted import Refusal, printable
 
@@ -84,6 +86,19 @@ class Security(Protocol):
         since."""
 
 
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Is what a board's mesh runs on: threads, gRPC, and addresses to listen on. A simulator has
+    its own."""
+
+    threads: Threads = THREADS
+    aio: Any = grpc.aio  # what channels and servers are made with
+    listen_address: Callable[..., addresses.Address] = addresses.listen_address
+
+
+MACHINE = Machine()
+
+
 class ChannelFactory:
     """Opens connections to peers. The caller closes them."""
 
@@ -92,8 +107,10 @@ class ChannelFactory:
         limits: MeshLimits,
         security: Security | None = None,
         before_disconnect: Callable[[], object] = lambda: None,
+        machine: Machine = MACHINE,
     ) -> None:
         self._limits, self._security, self._before_disconnect = limits, security, before_disconnect
+        self._aio = machine.aio
 
     async def check(self, peer: NodeId, where: addresses.Address) -> None:
         """See, before `open`, that it is `peer` who listens there, and exchange revocations. Raises
@@ -112,9 +129,9 @@ class ChannelFactory:
         first call. On the loop."""
         target, options = addresses.grpc_target(where), self._limits.channel_options()
         if self._security is None:
-            return grpc.aio.insecure_channel(target, options=options)
+            return self._aio.insecure_channel(target, options=options)
         credentials = self._security.channel_credentials(peer)
-        return grpc.aio.secure_channel(target, credentials, options=[*options, *self._security.channel_options(peer)])
+        return self._aio.secure_channel(target, credentials, options=[*options, *self._security.channel_options(peer)])
 
 
 async def serve(
@@ -123,13 +140,14 @@ async def serve(
     limits: MeshLimits,
     security: Security | None = None,
     inside: str = "",
+    machine: Machine = MACHINE,
 ) -> tuple[grpc.aio.Server, addresses.Address]:
     """Start a server with these services; return it and where it listens. Raises HostError when it
     cannot listen.
 
     With `security` (already started, hence `inside`) peers reach it through the TLS front end
     only."""
-    server = grpc.aio.server(options=limits.server_options(secured=security is not None))
+    server = machine.aio.server(options=limits.server_options(secured=security is not None))
     server.add_generic_rpc_handlers(tuple(handlers))
     try:
         if security is None:

@@ -21,7 +21,6 @@ import asyncio
 import math
 import queue
 import threading
-import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,10 +35,11 @@ from edgegossip.memory import Buffer, Spool
 from edgegossip.mesh._grpc import GenericRpcHandler, grpc
 from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.address import of_caller
-from edgegossip.mesh.base import MeshLimits, Notice, Received, TransportEvent
+from edgegossip.mesh.base import MeshLimits, Notice, Received, TransportEvent, loop_s
 from edgegossip.mesh.connections import CallerGone, Security, other_name, other_receiver, other_run, other_version
 from edgegossip.mesh.wire import METHOD, PROTOCOL_VERSION, ChunkView, parse_request
 from edgegossip.security.limits import RateLimitedLog, TokenBuckets, network_of
+from edgegossip.threads import Queue
 from edgegossip.types import DecodeError, NodeId, PeerError
 from edgegossip.untrusted import Refusal, printable
 
@@ -171,7 +171,7 @@ class Inbound(GenericRpcHandler):
     def shut(self, peer: NodeId, reason: str) -> None:
         """Take nothing from this peer any more. Who says so logs why."""
         self._closed[peer] = reason
-        self._refusals.worth((peer, mesh_pb2.REFUSAL_CODE_CLOSED), time.monotonic())
+        self._refusals.worth((peer, mesh_pb2.REFUSAL_CODE_CLOSED), loop_s())
         source = self._sources.get(peer)
         if source is not None and source.task is not None:
             source.task.cancel()
@@ -210,7 +210,9 @@ class Inbound(GenericRpcHandler):
                 raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, str(error)) from error
         except Refused as refused:
             disagrees = refused.code == mesh_pb2.REFUSAL_CODE_AGREEMENT
-            if not disagrees or hello.sender in self._differed:  # the first time PeerDown says it
+            # The first time PeerDown says it; a board whose older connection hung is not to blame.
+            quiet = disagrees and hello.sender not in self._differed
+            if not quiet and refused.code != mesh_pb2.REFUSAL_CODE_SUPERSEDED:
                 self._log_refusal(Refusal(who, place, refused.reason), refused.code)
             try:
                 await self._refuse(context, refused)
@@ -277,7 +279,7 @@ class Inbound(GenericRpcHandler):
     def _check_rate(self, sender: NodeId) -> None:
         """Raise Refused for a flood of Hellos. Without certificates a stranger could flood in
         another's name."""
-        if self._security is not None and not self._hellos.take(sender, time.monotonic()):
+        if self._security is not None and not self._hellos.take(sender, loop_s()):
             reason = f"it opens more than {self._limits.hellos_per_s:g} streams a second"
             raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, reason)
 
@@ -375,7 +377,7 @@ class Inbound(GenericRpcHandler):
         altogether."""
         source = refusal.who, network_of(refusal.address)
         same = refusal.who if code == mesh_pb2.REFUSAL_CODE_CLOSED else source
-        if self._refusals.worth((same, code), time.monotonic(), source):
+        if self._refusals.worth((same, code), loop_s(), source):
             about = refusal.who if refusal.who in self._sources else None
             self._inbox.post(Notice.of(about, refusal))
 
@@ -488,9 +490,9 @@ class Inbox:
     `max_bytes`. `get`, `post`, `close` and `release` may be called from any thread.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, max_bytes: int, unmeasured_bytes: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, events: Queue, max_bytes: int, unmeasured_bytes: int) -> None:
         self._loop = loop
-        self._events: queue.SimpleQueue[TransportEvent | None] = queue.SimpleQueue()  # None: closed
+        self._events = events  # None among them: closed
         self._limit_bytes = max_bytes  # the most that `bound` may allow
         self._max_bytes = min(max_bytes, unmeasured_bytes)
         # One frame alone may be larger than that, or it could never come in; but not before its
@@ -510,7 +512,7 @@ class Inbox:
         """Take the next event; None when none came in time, or when the inbox is closed and
         empty."""
         try:
-            event = self._events.get(timeout=None if timeout_s is None else max(0.0, timeout_s))
+            event: TransportEvent | None = self._events.get(timeout=None if timeout_s is None else max(0.0, timeout_s))
         except queue.Empty:
             return None
         if event is None:

@@ -20,18 +20,17 @@ counts.
 from __future__ import annotations
 
 import asyncio
-import random
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from random import Random
 
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
-from edgegossip.mesh.base import MeshLimits, Notice, PeerDown, PeerUp, SendFailed, SendReceipt, TransportEvent
+from edgegossip.mesh.base import MeshLimits, Notice, PeerDown, PeerUp, SendFailed, SendReceipt, TransportEvent, loop_s
 from edgegossip.mesh.congestion import CongestionWindow, StallDetector, TimeoutEstimator
 from edgegossip.mesh.connections import ChannelFactory, says_nobody_is_there, words_of_rpc_error
 from edgegossip.mesh.services import HEALTH
@@ -105,8 +104,10 @@ class Edge:
         limits: MeshLimits,
         channels: ChannelFactory,
         post: Callable[[TransportEvent], None],
+        random: Random,
     ) -> None:
         self.peer = peer
+        self._random = random
         self.address = address
         self.status = Status.NEW
         self._hello = hello
@@ -246,7 +247,7 @@ class Edge:
             await asyncio.wait({before})
         attempt = 0
         while not self._leaving:
-            began_s = time.monotonic()
+            began_s = loop_s()
             try:
                 await self._try_stream(attempt)
             except Disagrees as error:
@@ -260,11 +261,11 @@ class Edge:
                 self._left()
             # A stream that lived for a while is followed by another at once; attempts that fail in
             # a row get rarer.
-            attempt = 0 if time.monotonic() - began_s > self._limits.hello_s else attempt + 1
+            attempt = 0 if loop_s() - began_s > self._limits.hello_s else attempt + 1
             if not self._leaving:
                 ceiling_s = min(self._limits.backoff_max_s, self._limits.backoff_min_s * 2 ** min(attempt - 1, 16))
-                await asyncio.sleep(random.uniform(ceiling_s / 2, ceiling_s))
-            while self._came and not self._leaving and not self._comings.take("", time.monotonic()):
+                await asyncio.sleep(self._random.uniform(ceiling_s / 2, ceiling_s))
+            while self._came and not self._leaving and not self._comings.take("", loop_s()):
                 await asyncio.sleep(self._limits.backoff_max_s)
             self._came = False
 
@@ -330,7 +331,7 @@ class Edge:
         # The same process says how far it is. What it has counts as acknowledged, the rest waits
         # again.
         for frame in self._queue.restart(welcome.completed, welcome.partial, welcome.partial_received):
-            self._acknowledged(frame, time.monotonic())
+            self._acknowledged(frame, loop_s())
         self._stream = stream
         self._came_up()
         return stream
@@ -572,7 +573,7 @@ class Stream:
     def _next_chunk(self, frame: QueuedFrame, slicer: Slicer) -> bytes:
         """Return the message that goes out next, accounted for."""
         pieces = slicer.take(self._window.chunk_bytes)
-        size, offset, now_s = sum(map(len, pieces)), frame.written_bytes, time.monotonic()
+        size, offset, now_s = sum(map(len, pieces)), frame.written_bytes, loop_s()
         # Unasked, the receiver may hold its last word on a frame for longer than even a large one
         # takes. That is right for small frames, of which one word answers many.
         ends_frame = 0 < offset == frame.frame_bytes - size
@@ -616,7 +617,7 @@ class Stream:
     def _take_ack(self, ack: mesh_pb2.Ack) -> None:
         """Take in that some bytes of a frame, and all frames before it, are in the peer's
         process."""
-        now_s = time.monotonic()
+        now_s = loop_s()
         there_s = now_s - min(ack.held_us / 1e6, _MAX_HELD_S)
         # All frames before the acknowledged one are done.
         while (frame := self._queue.under_way) is not None and frame.transfer < ack.transfer and frame.is_written:

@@ -12,7 +12,6 @@ wait for whoever watches it, and when one of several watchers goes it forgets th
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +21,7 @@ from typing_extensions import override
 
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import GenericRpcHandler, grpc, health_pb2
+from edgegossip.mesh.base import loop_s
 from edgegossip.mesh.connections import Security, Tell
 from edgegossip.security.limits import Decision, RateLimitedLog, RequestLimiter, network_of
 from edgegossip.types import DecodeError
@@ -125,7 +125,7 @@ class StandardServices(GenericRpcHandler):
         who = tuple(context.auth_context().get("x509_subject_alternative_name", ())) or network_of(
             addresses.of_caller(context.peer())
         )
-        now_s = time.monotonic()
+        now_s = loop_s()
         decision = self._questions.take(who, now_s)
         if decision is Decision.ALLOWED:
             return

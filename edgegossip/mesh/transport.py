@@ -15,11 +15,8 @@ longer tell what boards send.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
-import secrets
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -33,7 +30,7 @@ from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.base import Buffers, MeshLimits, Notice, PeerDown, Transport, TransportEvent, Woken
-from edgegossip.mesh.connections import ChannelFactory, Security, serve
+from edgegossip.mesh.connections import MACHINE, ChannelFactory, Machine, Security, serve
 from edgegossip.mesh.inbound import Inbound, Inbox
 from edgegossip.mesh.outbound import Edge, QueuedFrame
 from edgegossip.mesh.services import StandardServices
@@ -77,6 +74,7 @@ class GrpcTransport(Transport):
         security: Security | None = None,
         services: Sequence[grpc.GenericRpcHandler] = (),
         spool: Spool | None = None,
+        machine: Machine = MACHINE,
     ) -> None:
         if len(run_id) != 16:
             raise ConfigError(f"run id has {len(run_id)} bytes, it must have 16")
@@ -86,8 +84,9 @@ class GrpcTransport(Transport):
         self._limits = limits or MeshLimits()
         self._before_disconnect = before_disconnect or (lambda: None)
         self._security, self._services, self._spool = security, tuple(services), spool
-        self._channels = ChannelFactory(self._limits, security, self._before_disconnect)
-        self._session = secrets.randbits(63) + 1
+        self._channels = ChannelFactory(self._limits, security, self._before_disconnect, machine)
+        self._machine = machine
+        self._session = machine.threads.random.getrandbits(63) + 1
         self._lock = threading.Lock()
         self._closed = False
         self._frame_ids = 0
@@ -97,19 +96,17 @@ class GrpcTransport(Transport):
         self._unfit: set[NodeId] = set()  # who disagreed before its address was known
         self._shut: dict[NodeId, str] = {}  # whom the node closed, and why
         self._spreading: set[asyncio.Task[None]] = set()
-        where = addresses.listen_address(listen, insecure=insecure or security is not None)
+        where = machine.listen_address(listen, insecure=insecure or security is not None)
         enlarge_heap(KEPT_BYTES)
-        self._loop = asyncio.new_event_loop()
+        self._thread = machine.threads.loop(f"mesh {node}", self._at_exit)
+        self._loop = self._thread.loop
         self._loop.set_exception_handler(_log_quietly)
-        self._thread = threading.Thread(target=self._loop.run_forever, name=f"mesh {node}", daemon=True)
-        self._thread.start()
         try:
-            self._address = self._call(self._start(where))
+            self._address = self.call(self._start(where))
         except BaseException:
-            self._end_loop()
+            self._thread.end()
             self._close_security()
             raise
-        atexit.register(self._at_exit)
 
     @property
     def address(self) -> str:
@@ -133,12 +130,12 @@ class GrpcTransport(Transport):
         if self._node in parsed:
             raise ConfigError(f"{self._node} cannot be its own peer: list only the other boards")
         self._check_open()
-        self._call(self._connect(parsed))
+        self.call(self._connect(parsed))
 
     def expect(self, peers: Iterable[NodeId]) -> None:
         """Let these open a stream to us, whose addresses are not known yet."""
         self._check_open()
-        self._call(self._expect(tuple(peers)))
+        self.call(self._expect(tuple(peers)))
 
     @override
     def send(self, to: NodeId, frame: Buffers) -> int:
@@ -154,7 +151,7 @@ class GrpcTransport(Transport):
         with self._lock:  # so that the ids of one peer are in the order of its queue
             self._check_open()
             self._frame_ids += 1
-            outgoing = QueuedFrame(self._frame_ids, views, size, time.monotonic())
+            outgoing = QueuedFrame(self._frame_ids, views, size, self._loop.time())
             self._loop.call_soon_threadsafe(self._edges[to].enqueue, outgoing)
             return outgoing.frame_id
 
@@ -175,7 +172,7 @@ class GrpcTransport(Transport):
             raise UsageError(f"{peer} is not a connected peer of {self._node}")
         with self._lock:
             if not self._closed:
-                self._call(self._close_peer(peer, reason, disagrees))
+                self.call(self._close_peer(peer, reason, disagrees))
 
     @override
     def limit_frames(self, max_frame_bytes: int) -> None:
@@ -198,7 +195,11 @@ class GrpcTransport(Transport):
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the transport's loop, from any other thread."""
         self._check_open()
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        return self._thread.submit(work)
+
+    def call(self, work: Coroutine[Any, Any, T], timeout_s: float = 30.0) -> T:
+        """Run a coroutine there and return what it does. Raises TimeoutError."""
+        return self._thread.call(work, timeout_s)
 
     def post(self, event: TransportEvent) -> None:
         """Let another service's event come out of `incoming`. From any thread."""
@@ -218,7 +219,8 @@ class GrpcTransport(Transport):
     # -- on the loop
 
     async def _start(self, where: addresses.Address) -> addresses.Address:
-        self._inbox = Inbox(self._loop, self._limits.max_inbox_bytes, self._limits.max_unmeasured_bytes)
+        limits, events = self._limits, self._machine.threads.queue()
+        self._inbox = Inbox(self._loop, events, limits.max_inbox_bytes, limits.max_unmeasured_bytes)
         self._inbound = Inbound(
             self._node,
             self._run_id,
@@ -238,7 +240,7 @@ class GrpcTransport(Transport):
         handlers, inside = (self._inbound, self._standard, *self._services), ""
         if self._security is not None:
             inside = self._security.start(self._limits, self._tell, self._on_revocations)
-        self._server, address = await serve(where, handlers, self._limits, self._security, inside)
+        self._server, address = await serve(where, handlers, self._limits, self._security, inside, self._machine)
         if self._security is not None:
             self._watch = self._loop.create_task(self._security.watch(), name="security")
         return address
@@ -269,7 +271,9 @@ class GrpcTransport(Transport):
                 agreement=said,
             )
             message = mesh_pb2.ExchangeRequest(hello=hello).SerializeToString()
-            edge = Edge(peer, address, message, self._limits, self._channels, self._inbox.post)
+            edge = Edge(
+                peer, address, message, self._limits, self._channels, self._inbox.post, self._machine.threads.random
+            )
             self._edges[peer] = edge
             if self._frame_bytes is not None:
                 edge.limit_frames(self._frame_bytes)
@@ -355,9 +359,6 @@ class GrpcTransport(Transport):
 
     # -- threads
 
-    def _call(self, work: Coroutine[Any, Any, T], timeout_s: float = 30.0) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
-
     def _check_open(self) -> None:
         if self._closed:
             raise UsageError(f"the transport of {self._node} is closed")
@@ -367,21 +368,14 @@ class GrpcTransport(Transport):
             if self._closed:
                 return
             self._closed = True
-        atexit.unregister(self._at_exit)
         try:
-            self._call(self._shutdown(flush_s, linger_s), flush_s + linger_s + _SLACK_S)
+            self.call(self._shutdown(flush_s, linger_s), flush_s + linger_s + _SLACK_S)
         except TimeoutError:
             _log.debug("the mesh of %s did not end in time", self._node)
         finally:
-            self._end_loop()
+            self._thread.end()
             self._close_security()
             self._inbox.close()
-
-    def _end_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_SLACK_S)
-        if not self._thread.is_alive():
-            self._loop.close()
 
     def _close_security(self) -> None:
         """Close the security in this thread: at the end of a program there are no new ones."""

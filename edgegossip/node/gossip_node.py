@@ -89,6 +89,7 @@ HURRY_S = 2.0  # how long the last checkpoint may take when the board is stopped
 SLOWEST = 10.0  # deadlines that a frame may take to come in
 _LOOKS = 4  # at how it gets on, in one deadline
 TAKE_S = 1.0  # for frames that wait when the deadline is due
+HAIR_S = 0.1  # a clock that wakes us later has let us stand still
 LATE_S = 2.0  # to wake up: a processor that is merely busy takes less
 LINKS_EVERY_S = 1.0  # links are reported in rounds so far apart: with many neighbours they are half of a record
 
@@ -151,6 +152,7 @@ class GossipNode:
         # Of the round's deadline: see `_still_arriving`.
         self._deadline_s, self._latest_s, self._came_bytes, self._arrival_seen = 0.0, 0.0, 0, False
         self._due_s: float | None = None  # when it was found due
+        self._excused = False  # it was put off because we were late
         self._request: Load | Train | Poll | Finished | Failed | None = None
         self._worker = ThreadPoolExecutor(1, COMPUTE_THREAD_PREFIX) if self._algorithm.listens else None
         self._in_worker = False  # the worker computes, and spans are not ours to open
@@ -337,7 +339,7 @@ class GossipNode:
         """Block for one event until then at most, and handle it."""
         with self._span("transmit" if self.traffic.in_flight else "wait"):
             event = self._transport.incoming(None if until_s is None else max(0.0, until_s - self._now()))
-            if until_s is not None and (late_s := self._now() - until_s) > LATE_S:
+            if until_s is not None and (late_s := self._now() - until_s) > HAIR_S:
                 self._stood_still(late_s)
             if event is not None:
                 self._dispatch(event)
@@ -347,10 +349,16 @@ class GossipNode:
 
     def _stood_still(self, late_s: float) -> None:
         """Say so, and give the transport time to read what came meanwhile, as long as we were late
-        and a deadline at most: nobody is to blame for what a board did not read."""
+        and a deadline at most: nobody is to blame for what a board did not read. A processor that
+        was merely busy is an excuse once a round, without a word, or it would be one for ever."""
+        if late_s <= LATE_S and self._excused:
+            return
+        self._excused = True
         self._slept_s += late_s
         until_s, self._due_s = self._now() + min(late_s, self._deadline_s), None
         self._timers = {timer: max(at_s, until_s) for timer, at_s in self._timers.items()}
+        if late_s <= LATE_S:
+            return
         name = self._spec.name
         text = f"{name} stood still for {late_s:.1f} s: it was stopped, or its processor had no time for it"
         self._sink.event(name, "starved", text, seconds=late_s)
@@ -415,7 +423,7 @@ class GossipNode:
                 case SetTimer(timer, float() | int() as after_s):
                     self._timers[timer] = self._now() + after_s
                     if timer is Timer.DEADLINE:
-                        self._due_s = None
+                        self._due_s, self._excused = None, False
                         self._deadline_s, self._arrival_seen = after_s, False
                         self._latest_s = self._now() + SLOWEST * after_s
                         self._came_bytes = self._transport.arriving()[0]
@@ -468,7 +476,7 @@ class GossipNode:
                 self._checkpointer.ready()
         if last:
             self._drain(LEAVE_S)
-        values |= self.traffic.take(None if last else time.monotonic())
+        values |= self.traffic.take(None if last else self._read_clock())
         times = self._clock.finish_round()
         with self._clock.span("wait"):  # no part of the next round's work
             values |= stage_metrics(local.stages_s) | self._meters(due=last) | times.metrics(done.round)

@@ -23,6 +23,7 @@ from edgegossip.engine.node import neighbours_of
 from edgegossip.memory import Spool
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.base import Buffers, Moved, Notice, PeerDown, PeerUp, Transport, TransportEvent, Verdict
+from edgegossip.mesh.connections import MACHINE, Machine
 from edgegossip.mesh.membership.agent import Agent
 from edgegossip.mesh.membership.protocol import Status
 from edgegossip.mesh.transport import GrpcTransport
@@ -111,8 +112,14 @@ class MemberTransport(Transport):
     """Moves frames over `inner`, whose services hold `agent`'s. `neighbours` get streams as soon as
     their address is known; what the members say of all others comes as it is."""
 
-    def __init__(self, inner: GrpcTransport, agent: Agent, neighbours: Collection[NodeId]) -> None:
-        self._inner, self._agent, self._neighbours = inner, agent, frozenset(neighbours)
+    def __init__(
+        self,
+        inner: GrpcTransport,
+        agent: Agent,
+        neighbours: Collection[NodeId],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._inner, self._agent, self._neighbours, self._now = inner, agent, frozenset(neighbours), now
         self._status = NeighbourStatus(neighbours)
         self._ready: deque[TransportEvent] = deque()
 
@@ -129,16 +136,16 @@ class MemberTransport(Transport):
         """Take part, reachable at this address. `port`: see Agent.start."""
         self._inner.expect(self._neighbours)
         self._inner.connect({})
-        self._inner.submit(self._agent.start(address, port)).result(10.0)
+        self._inner.call(self._agent.start(address, port), 10.0)
 
     @override
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
-        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        until_s = None if timeout_s is None else self._now() + timeout_s
         while not self._ready:
             due_s = self._status.due_s
             bounds = [t for t in (until_s, due_s) if t is not None]
-            event = self._inner.incoming(max(0.0, min(bounds) - time.monotonic()) if bounds else None)
-            now_s = time.monotonic()
+            event = self._inner.incoming(max(0.0, min(bounds) - self._now()) if bounds else None)
+            now_s = self._now()
             self._ready.extend(self._status.tick(now_s))
             if event is not None:
                 self._take(event)
@@ -175,7 +182,7 @@ class MemberTransport(Transport):
     @override
     def close(self) -> None:
         with suppress(TimeoutError, UsageError):  # the members hear that we leave, or notice
-            self._inner.submit(self._agent.stop()).result(5.0)
+            self._inner.call(self._agent.stop(), 5.0)
         self._inner.close()
 
     def _take(self, event: TransportEvent) -> None:
@@ -193,7 +200,7 @@ class MemberTransport(Transport):
                 self._ready.append(event)
                 return
         if isinstance(event, PeerUp | PeerDown | Verdict):
-            self._ready.extend(self._status.take(event, time.monotonic()))
+            self._ready.extend(self._status.take(event, self._now()))
         else:
             self._ready.append(event)
 
@@ -213,6 +220,7 @@ def open_member(
     advertise: str | None,
     insecure: bool,
     spool: Spool,
+    machine: Machine = MACHINE,
 ) -> tuple[MemberTransport, Callable[[], None], RemoteMembers]:
     """Return this board's transport as a member of its run, listening; what makes it take part; and
     who else is in the run. `advertise`: HOST[:PORT] at which others reach it, if not where it
@@ -230,11 +238,12 @@ def open_member(
         known=joined.known,
         seeds=dict(joined.reached),
         security=security,
+        machine=machine,
     )
     limits = mesh_limits(spec.recipe.network.grace_s)
     # Elsewhere without TLS there is no TLS front end, whose kernel asks in place of gRPC whether a
     # host is lost.
-    if security is not None or addresses.listen_address(listen, insecure=insecure).is_loopback:
+    if security is not None or machine.listen_address(listen, insecure=insecure).is_loopback:
         limits = limits.among_members()
     inner = GrpcTransport(
         spec.name,
@@ -246,12 +255,13 @@ def open_member(
         security=security,
         services=[agent.service],
         spool=spool,
+        machine=machine,
     )
     neighbours = neighbours_of(spec.name, spec.members, make_topology(spec.recipe, spec.members))
     # Members that had not left when the one through which we joined said who is there.
     known = ((joined.manifest.members[k], row) for k, row in joined.known if row.status is not Status.LEFT)
     others = {m: row.here for m, row in known if m not in neighbours and m != spec.name}
-    transport = MemberTransport(inner, agent, neighbours)
+    transport = MemberTransport(inner, agent, neighbours, machine.threads.now)
     address = advertised(transport.address, advertise, joined.seen_as)
     listening = addresses.parse(transport.address, "listen address")
     guessed = not advertise and listening.host in ("0.0.0.0", "::")

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from edgegossip import __version__
 from edgegossip import recipe as recipes
+from edgegossip.checkpoint.files import OS_FILES, Files
 from edgegossip.checkpoint.registry import RunContext, check_structure
 from edgegossip.checkpoint.store import Found, Store
 from edgegossip.checkpoint.writer import Writer
@@ -33,6 +34,7 @@ from edgegossip.modelfile import best_files, write_model
 from edgegossip.node.spec import NodeSpec
 from edgegossip.recipe import Recipe
 from edgegossip.telemetry.records import Sink
+from edgegossip.threads import THREADS, Threads
 from edgegossip.training.base import Workload
 from edgegossip.types import DataError, EdgegossipError, HostError, Metrics, NodeId, Round, UsageError, Vec, better_of
 
@@ -56,8 +58,17 @@ class Checkpointer:
     """Keeps the checkpoints of one board in one run. Everything but the writing happens on the
     caller's thread."""
 
-    def __init__(self, spec: NodeSpec, view: NodeView, workload: Workload, folder: Path, sink: Sink) -> None:
-        self._spec, self._view, self._workload, self._sink = spec, view, workload, sink
+    def __init__(
+        self,
+        spec: NodeSpec,
+        view: NodeView,
+        workload: Workload,
+        folder: Path,
+        sink: Sink,
+        files: Files[Any] = OS_FILES,
+        threads: Threads = THREADS,
+    ) -> None:
+        self._spec, self._view, self._workload, self._sink, self._threads = spec, view, workload, sink, threads
         section = spec.recipe.checkpoint
         self._every, self._last = section.every, 0
         identity = {
@@ -67,8 +78,9 @@ class Checkpointer:
             "recipe": recipes.run_id(spec.recipe),
             "run": spec.run_id,
         }
-        self._store = Store(folder, identity, keep=section.keep)
-        self._writer = Writer(self._store, self._say, section.slack_s, daily_bytes=section.daily_bytes)
+        self._store = Store(folder, identity, keep=section.keep, files=files)
+        daily_bytes = section.daily_bytes
+        self._writer = Writer(self._store, self._say, section.slack_s, daily_bytes=daily_bytes, threads=threads)
 
     def load(self, algorithm: GossipAlgorithm[Any]) -> Restored | None:
         """Return the state to go on from, with the workload's own put back; None when there is
@@ -128,14 +140,14 @@ class Checkpointer:
 
     def _newest(self) -> Found | None:
         """Return the newest checkpoint. An earlier process that is just ending is waited for."""
-        until = time.monotonic() + LOCKED_S
+        until = self._threads.now() + LOCKED_S
         while True:
             try:
                 return self._store.load(RunContext.of(self._view))
             except HostError:
-                if time.monotonic() >= until:
+                if self._threads.now() >= until:
                     raise
-                time.sleep(0.1)
+                self._threads.sleep(0.1)
 
     def _say(self, event: str, text: str) -> None:
         with suppress(EdgegossipError):  # nobody listens any more, and the board is about to find out

@@ -5,6 +5,7 @@ seed. The same seed gives the same run, bit for bit.
 - `run(schedule, ...)` runs one; `schedule_of(seed, Options(...))` makes one, of gossip or of a
   server run by `mode`.
 - `campaign(seeds, Options(...), ...)` runs many; `shrink` makes a failure small.
+- `shell` plays whole boards, with their mesh, members and checkpoints.
 - `faults` names the kinds; `RULES` and `SERVER_RULES` what must hold. docs/simulator.md tells the
   rest."""
 

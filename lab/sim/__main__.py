@@ -26,8 +26,9 @@ class Sim:
     )
     mode: str = option(
         "both",
-        "both: one seed in four is a server run, unless something is said that only one of them has.",
-        choices=("gossip", "server", "both"),
+        "both: one seed in four is a server run, unless something is said that only one of them has; "
+        "shell: the whole program of a gossip board.",
+        choices=("gossip", "server", "both", "shell"),
     )
     campaign: int | None = option(None, "Run N schedules instead of one with its trace.", low=1, metavar="N")
     jobs: int | None = option(None, "Processes of a campaign. Default: one a core.", low=1, high=256)
@@ -69,6 +70,7 @@ def sim(options: Sim) -> int:
       python -m lab.sim quickstart-gossip --faults loss=0.2,crash=2,split
       python -m lab.sim --campaign 2000                  all algorithms, codecs, faults
       python -m lab.sim --campaign 500 --algorithm choco-sgd --faults loss,reorder
+      python -m lab.sim --mode shell --faults deaf@3-15:1
       python -m lab.sim --campaign 500 --mode server --server quorum=2
 
     RECIPE fixes algorithm, topology, codec, boards and deadline, or a server run; what is said

@@ -86,6 +86,10 @@ class Result:
 
 def schedule_of(seed: int, options: Options) -> Schedule | ServerSchedule:
     """Draw the schedule of a seed, gossip or a server run. Raises ConfigError."""
+    if options.mode == "shell":
+        from lab.sim import shell  # here: with gRPC
+
+        return shell.draw(seed, options)
     server = server_schedule.is_server(seed, options)
     return server_schedule.draw(seed, options) if server else draw(seed, options)
 
@@ -95,6 +99,10 @@ def run(schedule: Schedule | ServerSchedule, *, say: Say | None = None, **varian
     concern gossip alone."""
     if isinstance(schedule, ServerSchedule):
         return run_server(schedule, say=say)
+    if schedule.mode == "shell":
+        from lab.sim import shell
+
+        return shell.run_shell(schedule, say=say)
     return run_schedule(schedule, say=say, **variants)
 
 

@@ -50,7 +50,7 @@ def fixed_by(recipe: Recipe, options: Options) -> Options:
         places["path"] = gossip.topology_file
     return replace(
         options,
-        mode="gossip",
+        mode="shell" if options.mode == "shell" else "gossip",
         algorithms=options.algorithms or (Named.of(name, params),),
         topology=options.topology or Named.of(gossip.topology, places),
         codec=options.codec or Named.of(recipe.codec.name, recipe.codec.params),

@@ -286,7 +286,7 @@ class StoredDisk(Disk):
 
     def __init__(self) -> None:
         super().__init__()
-        self._disk = FakeDisk()
+        self.device = FakeDisk()
         self._view: NodeView | None = None
         self._saved: list[Saved] = []
         self._store = self._opened()
@@ -301,13 +301,13 @@ class StoredDisk(Disk):
     def crash(self, kind: str, depth: int) -> bool:
         paths = sorted(self._paths())
         had = len(paths)
-        self._disk = FakeDisk() if kind == "empty-disk" else self._disk.after_kill()
+        self.device = FakeDisk() if kind == "empty-disk" else self.device.after_kill()
         if kind == "torn-write" and had:
-            self._disk.damage(paths[-1], self._disk.open(paths[-1]).size // 2)
+            self.device.damage(paths[-1], self.device.open(paths[-1]).size // 2)
         elif kind in ("lost-write", "old-checkpoint"):
             least = 0 if kind == "lost-write" else min(1, had)
             for path in paths[max(least, had - depth) :]:
-                self._disk.remove(path)
+                self.device.remove(path)
         self._store = self._opened()
         return kind in ("crash", "empty-disk") or (had > 0 if kind == "torn-write" else len(self._paths()) < had)
 
@@ -320,10 +320,10 @@ class StoredDisk(Disk):
         return Saved(found.value, noted.round, noted.notes)
 
     def _opened(self) -> Store:
-        return Store(Path(_FOLDER), {}, keep=self.KEEP, files=self._disk)
+        return Store(Path(_FOLDER), {}, keep=self.KEEP, files=self.device)
 
     def _paths(self) -> list[str]:
-        return [f"{_FOLDER}/{name}" for name in self._disk.names(_FOLDER) if name.endswith(".ckpt")]
+        return [f"{_FOLDER}/{name}" for name in self.device.names(_FOLDER) if name.endswith(".ckpt")]
 
 
 def _view_of(state: Any) -> NodeView:

@@ -68,7 +68,7 @@ class Options:
     deadline_s: float | None = None
     values: int = VALUES
     faults: str = "all"
-    mode: str = "gossip"  # or "server", or "both": one seed in four is a server run
+    mode: str = "gossip"  # or "server", or "both": one seed in four is a server run; or "shell": whole boards
     server: str | None = None  # KEY=VALUE,... of a server run's settings
 
 
@@ -86,6 +86,7 @@ class Schedule:
     workload: str
     deadline_s: float
     faults: tuple[Fault, ...]
+    mode: str = "gossip"  # or "shell": whole boards play it
 
     @property
     def seconds(self) -> float:
@@ -107,6 +108,7 @@ class Schedule:
             *("--rounds", str(self.rounds), "--workload", self.workload, "--deadline", f"{self.deadline_s:g}"),
             *(("--values", str(self.values)) if self.values != VALUES else ()),
             *("--faults", ",".join(map(str, self.faults)) or "none"),
+            *(("--mode", self.mode) if self.mode != "gossip" else ()),
         ]
         return shlex.join(words)
 

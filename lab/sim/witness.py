@@ -64,7 +64,7 @@ class Witness:
         self._deadline_s, self._catch_up_s = schedule.deadline_s, catch_up_s
         self._staleness = int(naming.param_of(algorithm, "staleness", 0))
         self._overlaps = algorithm.listens and not algorithm.asynchronous
-        self._rounds = not algorithm.asynchronous and not getattr(_scheme(algorithm), "streams", True)
+        self._rounds = not algorithm.asynchronous and not getattr(scheme_of(algorithm), "streams", True)
         self.broken_s = min((f.start for f in schedule.faults), default=math.inf)  # when the first thing breaks
         n = schedule.nodes
         self._seen = [Observation() for _ in range(n)]
@@ -225,7 +225,8 @@ class Witness:
             self._violate("fair", None, text)
 
 
-def _scheme(algorithm: object) -> object:
+def scheme_of(algorithm: object) -> object:
+    """Return what the rounds of an algorithm exchange; None where there are no rounds."""
     while (inner := getattr(algorithm, "algorithm", None)) is not None:
         algorithm = inner
     return getattr(algorithm, "scheme", None)

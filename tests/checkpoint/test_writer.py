@@ -14,6 +14,7 @@ import pytest
 from edgegossip.checkpoint import writer as writers
 from edgegossip.checkpoint.store import Store
 from edgegossip.checkpoint.writer import Writer
+from edgegossip.threads import Threads
 from edgegossip.types import UsageError
 from lab.sim.disk import FakeDisk
 
@@ -39,6 +40,11 @@ class Events(list[tuple[str, str]]):
 
     def names(self) -> list[str]:
         return [event for event, _ in self]
+
+
+class Times(Threads):
+    def __init__(self, now: list[float]) -> None:
+        self.now = lambda: now[0]  # type: ignore[method-assign]
 
 
 def make(disk: FakeDisk, events: Events | None = None, **settings: Any) -> tuple[Store, Writer]:
@@ -69,7 +75,7 @@ def test_the_newest_wins_and_nobody_waits_within_the_slack() -> None:
 
 def test_short_rounds_are_not_written_one_by_one() -> None:
     disk = FakeDisk()
-    _, writer = make(disk, slack_s=1.0, clock=lambda: 0.0)  # no time passes between the rounds
+    _, writer = make(disk, slack_s=1.0, threads=Times([0.0]))  # no time passes between the rounds
     writer.offer(1, "one")
     assert writer.flush(PATIENCE_S)
     for round in range(2, 10):
@@ -153,7 +159,7 @@ def test_a_disk_that_hangs_is_said_once_and_holds_nobody_twice(monkeypatch: pyte
 def test_a_full_disk_is_said_seldom_and_so_is_that_it_does_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     disk, events = FakeDisk(), Events()
-    _, writer = make(disk, events, slack_s=0.0, clock=lambda: now[0])
+    _, writer = make(disk, events, slack_s=0.0, threads=Times(now))
 
     def offer(round: int) -> None:
         writer.offer(round, "x" * 1000)

@@ -161,7 +161,7 @@ def virtual(hung_s: float, monkeypatch: pytest.MonkeyPatch, alive_until_s: float
         return now_s[0]
 
     with monkeypatch.context() as patch:
-        patch.setattr("edgegossip.mesh.congestion.time.monotonic", lambda: now_s[0])
+        patch.setattr("edgegossip.mesh.congestion.loop_s", lambda: now_s[0])
         patch.setattr("edgegossip.mesh.congestion.asyncio.sleep", sleep)
         return asyncio.run(run()), asked_s
 

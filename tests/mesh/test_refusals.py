@@ -178,7 +178,9 @@ def test_the_newest_of_two_streams_wins():
         with pytest.raises(StopIteration):
             next(older)
         over.set()
-        assert bytes(wait_for(b, Received).data) == b"data"
+        told: list[object] = []
+        assert bytes(wait_for(b, Received, seen=told).data) == b"data"
+        assert not [e for e in told if isinstance(e, Notice) and "took over" in e.text]  # a did nothing wrong
 
 
 def test_a_board_of_another_run_reads_the_reason():

@@ -451,9 +451,8 @@ class Answers(MemoryTransport):
             self.peers[to].events.put(Received(self.node, event.data))
 
 
-@pytest.mark.parametrize("after_s", [0.0, 3.0])
-@pytest.mark.parametrize("asleep_s", [9.0, 60.0])
-def test_a_board_that_wakes_up_blames_nobody_for_what_it_did_not_read(after_s: float, asleep_s: float) -> None:
+@pytest.mark.parametrize(("asleep_s", "after_s"), [(1.5, 6.0), (9.0, 0.0), (9.0, 3.0), (60.0, 3.0)])
+def test_a_board_that_wakes_up_blames_nobody_for_what_it_did_not_read(asleep_s: float, after_s: float) -> None:
     ends = Stopped("a"), Answers("b")
     ends[0].asleep_s, ends[0].after_s = asleep_s, after_s
     ends[0].peers["b"], ends[1].peers["a"] = ends[1], ends[0]
@@ -463,7 +462,7 @@ def test_a_board_that_wakes_up_blames_nobody_for_what_it_did_not_read(after_s: f
     board = Board("a", ends[0], workload, members=("a", "b"), settings=settings, named={"now": lambda: ends[0].now_s})
     board.node.run()
     assert not {"suspect", "waiting"} & {*board.sink.names()} and board.sink.rows[0][2]["gossip/heard"] == 1
-    assert "starved" in board.sink.names()
+    assert ("starved" in board.sink.names()) is (asleep_s > 2.0)  # else its processor may have been busy
 
 
 class Flooded(MemoryTransport):

@@ -10,8 +10,6 @@ transport's loop.
 from __future__ import annotations
 
 import asyncio
-import secrets
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -23,8 +21,17 @@ from typing_extensions import override
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import GenericRpcHandler, grpc
 from edgegossip.mesh._proto import membership_pb2 as pb
-from edgegossip.mesh.base import MeshLimits, Moved, TransportEvent, Verdict
-from edgegossip.mesh.connections import CallerGone, Security, other_name, other_receiver, other_run, other_version
+from edgegossip.mesh.base import MeshLimits, Moved, TransportEvent, Verdict, loop_s
+from edgegossip.mesh.connections import (
+    MACHINE,
+    CallerGone,
+    Machine,
+    Security,
+    other_name,
+    other_receiver,
+    other_run,
+    other_version,
+)
 from edgegossip.mesh.membership import wire
 from edgegossip.mesh.membership.client import Connections, OwnAddress
 from edgegossip.mesh.membership.detector import Detector
@@ -83,6 +90,7 @@ class Agent:
         seeds: Mapping[NodeId, str] | None = None,
         security: Security | None = None,
         settings: SwimSettings | None = None,
+        machine: Machine = MACHINE,
     ) -> None:
         self.manifest, self.name, self.security = manifest, name, security
         self.settings = settings or SwimSettings()
@@ -96,7 +104,8 @@ class Agent:
         self._instead: dict[int, str] = {}  # addresses in the table that are of no use here: the seed is
         self._where = OwnAddress("")
         self.events = EventDelegate(manifest.members, self.me, post, log)
-        self._connections = Connections(replace(MeshLimits(), keepalive_s=3600.0), security)
+        self._random = machine.threads.random
+        self._connections = Connections(replace(MeshLimits(), keepalive_s=3600.0), security, machine)
         self._questions: dict[tuple[int, int], asyncio.Future[Ack | Nack]] = {}  # of others, by sender and number
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -112,9 +121,9 @@ class Agent:
         self._where = OwnAddress(address, port)
         self._where.beside(entry.address for _, entry in self._known if entry.here)
         address = self._where.address
-        session, random = secrets.randbits(63), Random(secrets.randbits(64))
+        session, random = self._random.getrandbits(63), Random(self._random.getrandbits(64))
         self.detector = Detector(
-            len(self.manifest.members), self.me, address, session, random, time.monotonic(), self.settings, self._known
+            len(self.manifest.members), self.me, address, session, random, loop_s(), self.settings, self._known
         )
         self.events.begin(self.detector.table)
         self._arm()
@@ -142,7 +151,7 @@ class Agent:
         if self.detector is None or self._ending:
             return
         try:
-            self._perform(what(self.detector, time.monotonic()))
+            self._perform(what(self.detector, loop_s()))
         finally:
             self._arm()
 
@@ -197,7 +206,7 @@ class Agent:
         """Call the detector when it wants to be called. A timer that is due stays: messages that
         keep coming may not put it off again and again, and those that are there already may be read
         before it."""
-        now_s = time.monotonic()
+        now_s = loop_s()
         if self._timer is not None:
             if (
                 self.detector is not None
@@ -301,7 +310,7 @@ class EventDelegate:
         me: int,
         post: Callable[[TransportEvent], None],
         log: Log,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = loop_s,
     ) -> None:
         self._members, self._me, self._post, self._log = members, me, post, log
         self._clock = clock
@@ -485,7 +494,7 @@ class MembershipService(GenericRpcHandler):
             raise
         except PeerError as error:
             raise Misbehaviour(str(error)) from error
-        decision = self._questions.take(certified, time.monotonic(), tokens)
+        decision = self._questions.take(certified, loop_s(), tokens)
         if decision is not Decision.ALLOWED:
             reason = f"it asks more than {CALLS_PER_S:g} times a second"
             raise PeerError(reason) if decision is Decision.THROTTLED else Misbehaviour(reason)

@@ -8,7 +8,6 @@ import asyncio
 import os
 import socket
 import ssl
-import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,8 +17,8 @@ from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import membership_pb2 as pb
 from edgegossip.mesh.address import Address
-from edgegossip.mesh.base import MeshLimits
-from edgegossip.mesh.connections import ChannelFactory, Security, Unreachable, words_of_rpc_error
+from edgegossip.mesh.base import MeshLimits, loop_s
+from edgegossip.mesh.connections import MACHINE, ChannelFactory, Machine, Security, Unreachable, words_of_rpc_error
 from edgegossip.mesh.membership import wire
 from edgegossip.mesh.membership.manifest import Manifest, parse
 from edgegossip.mesh.membership.protocol import Rows
@@ -213,8 +212,8 @@ class Connections:
     needed and kept while it is used, without keepalive pings of its own: the probes are that. One
     that fails is closed, because TCP would be slow to try again. On the loop."""
 
-    def __init__(self, limits: MeshLimits, security: Security | None) -> None:
-        self._channels, self._security = ChannelFactory(limits, security), security
+    def __init__(self, limits: MeshLimits, security: Security | None, machine: Machine = MACHINE) -> None:
+        self._channels, self._security = ChannelFactory(limits, security, machine=machine), security
         self._connections: dict[NodeId, _Connection] = {}
 
     async def call(self, peer: NodeId, address: str, request: bytes) -> bytes:
@@ -223,7 +222,7 @@ class Connections:
         if not address:
             raise PeerError("its address is not known yet")
         connection = self._connections.setdefault(peer, _Connection())
-        connection.used_s = time.monotonic()
+        connection.used_s = loop_s()
         await self._shut_idle(connection.used_s - _IDLE_S)
         async with connection.opening:
             if connection.channel is None or connection.address != address or self._revoked(peer):

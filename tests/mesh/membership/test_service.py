@@ -15,7 +15,7 @@ from edgegossip.types import PeerError
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     clock = [0.0]
-    monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(service, "loop_s", lambda: clock[0])
     return clock
 
 

@@ -1,0 +1,6 @@
+"""Whole boards in virtual time: the program of a board, with its mesh, members and checkpoints,
+over a network and disks that fail as the simulator's do. docs/simulator.md tells what they play."""
+
+from lab.sim.shell.run import SHELL_RULES, draw, run_shell
+
+__all__ = ["SHELL_RULES", "draw", "run_shell"]

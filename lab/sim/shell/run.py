@@ -1,0 +1,101 @@
+"""Plays one schedule with whole boards: faults, then quiet, in which everybody must find each other
+again and come to the end of the run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from edgegossip import gossip
+from edgegossip.types import ConfigError
+from lab.sim import naming, trace
+from lab.sim import schedule as schedules
+from lab.sim.checkers import RULES
+from lab.sim.faults import BYZANTINE, KINDS, parse
+from lab.sim.naming import Named
+from lab.sim.run import START_S, FaultInjector, Outcome
+from lab.sim.schedule import Options, Schedule, of, pick
+from lab.sim.shell.world import Board, ShellWorld
+
+NODES = 2, 3, 3, 4, 4, 5
+ROUNDS = 8, 24
+SHELL_KINDS = {  # no liars, no other models, and time goes one way
+    name: kind for name, kind in KINDS.items() if name not in (*BYZANTINE, "other-model", "clock-jump")
+}
+SHELL_RULES = {
+    "crash": "nothing is raised but what ends a run",
+    "finite": RULES["finite"],
+    "rounds": RULES["rounds"],
+    "kept": "a board that was killed goes on from what it had finished but for a round, and for the seconds of slack",
+    "blame": "who is said to be silent or dead is; who says that it stood still did; nobody is blamed long after a fault",
+    "shut-out": "nobody is shut out for good",
+    "noticed": "who is gone for long is known to be",
+    "refused": "no honest board is refused",
+    "progress": "a round ends soon after its deadline; a board that comes begins",
+    "end": "every board comes to the end of the run, and gives up only where nobody is left",
+}
+LATEST_S = 400.0  # after that, when all must have come to the end
+
+
+def draw(seed: int, options: Options) -> Schedule:
+    """Draw the schedule of a seed, as `schedule.draw` does: of fewer boards, for longer, so that
+    faults outlast what boards wait for. Raises ConfigError."""
+    able = tuple(Named(name) for name in gossip.names() if not naming.algorithm_of(Named(name)).listens)
+    for asked in options.algorithms or ():
+        if asked.name not in {named.name for named in able}:
+            names = ", ".join(named.name for named in able)
+            raise ConfigError(f"--algorithm {asked}: whole boards play one of {names}")
+    parse(options.faults, SHELL_KINDS)  # which says what there is
+    rounds = options.rounds or ROUNDS[0] + int(of(seed, "rounds").random() * (ROUNDS[1] - ROUNDS[0] + 1))
+    options = replace(
+        options,
+        algorithms=options.algorithms or able,
+        nodes=options.nodes or pick(seed, "nodes", NODES),
+        rounds=rounds,
+        faults=",".join((options.faults, *(f"-{kind}" for kind in KINDS if kind not in SHELL_KINDS))),
+    )
+    return replace(schedules.draw(seed, options), mode="shell")
+
+
+def run_shell(schedule: Schedule, *, say: trace.Say | None = None) -> Outcome:
+    """Run a schedule to its end or to the first violation."""
+    world = ShellWorld(schedule, say)
+    injector = FaultInjector(world)  # type: ignore[arg-type]
+    late, start = injector.late(), of(schedule.seed, "start")
+    for board in world.nodes:
+        when = START_S * start.random()
+        if board.index not in late:
+            world.clock.at(when, _first_boot, world, injector, board)
+    world.clock.at(1.0, _watch, world)
+    with np.errstate(all="ignore"):
+        world.clock.run(1e6)
+    for board in world.nodes:
+        if board.up:
+            board.kill()
+    return Outcome(
+        schedule,
+        tuple(world.violations),
+        world.trace.digest(),
+        dict(world.seen),
+        world.trace.events,
+        sum(len(board.reports) for board in world.nodes),
+        world.clock.now,
+        None,
+    )
+
+
+def _first_boot(world: ShellWorld, injector: FaultInjector, board: Board) -> None:
+    if injector.may_come(board.index) and not board.process:
+        world.boot(board.index, None)
+
+
+def _watch(world: ShellWorld) -> None:
+    world.look()
+    up = [b.index for b in world.nodes if b.up and not (world.left and (b.node is None or b.node.engine.view is None))]
+    if not up and world.clock.now > world.schedule.seconds:
+        world.clock.stop()
+    elif world.clock.now > world.settled_s + LATEST_S:
+        world.violate("end", up[0], "has not come to the end of the run")
+    else:
+        world.clock.after(1.0, _watch, world)

@@ -1,0 +1,561 @@
+"""A fleet of whole boards in virtual time: what `edgegossip node` is made of, and who watches it.
+
+A board is a member's real process but for its model: `GossipNode`, the mesh over TCP as `rpc` has
+it, the membership and its detector, the checkpointer with its writer on a disk in memory. It joins
+through another member, is killed, and goes on from what the writer wrote. What it says in its
+records is held against the faults that there were."""
+
+from __future__ import annotations
+
+import errno
+import math
+import re
+import zlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from edgegossip import frame as wire
+from edgegossip import recipe as recipes
+from edgegossip.agreement import Agreement
+from edgegossip.memory import Spool
+from edgegossip.mesh._proto import membership_pb2 as pb
+from edgegossip.mesh.membership import wire as membership
+from edgegossip.mesh.membership.manifest import parse as parse_manifest
+from edgegossip.mesh.wire import ChunkView, parse_request
+from edgegossip.node.bootstrap import JoinedRun, found
+from edgegossip.node.gossip_node import GossipNode, Model
+from edgegossip.node.members import open_member
+from edgegossip.node.meters import NodeMeters
+from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
+from edgegossip.node.storage import Checkpointer
+from edgegossip.recipe import Recipe
+from edgegossip.telemetry.records import Sink, Value
+from edgegossip.telemetry.spans import RoundClock
+from edgegossip.training.base import Workload
+from edgegossip.types import DecodeError, LocalUpdate, Metrics, NodeId, Round, RunError, Vec
+from lab.sim import checkers, naming, trace
+from lab.sim.checkers import Violation
+from lab.sim.disk import StoredDisk
+from lab.sim.faults import CRASHES, KINDS, Fault
+from lab.sim.network import Clock, Network
+from lab.sim.schedule import Schedule, layout_of, of
+from lab.sim.schedule import Workload as Training
+from lab.sim.shell.process import Process
+from lab.sim.shell.rpc import Channel, Stack, address_of
+from lab.sim.witness import scheme_of
+from lab.sim.world import COMPUTE_S, LOAD_S
+
+FOLDER = Path("/checkpoint")
+AGAIN_S, ASK_S = 1.0, 5.0  # between two looks for a member to join through, and for its answer
+SETTLE_S = 20.0  # after the last fault, until all is as if nothing had been
+BEGINS_S = 200.0  # that a board may take to begin its rounds: it waits two minutes for neighbours that are gone
+CAUSE_S = 15.0  # after a fault, until nobody can blame anybody for it any more
+NOTICED_S = 15.0  # and a deadline, until everybody knows who is gone
+DISK_LOSES = frozenset({"full-disk", *CRASHES}) - {"crash"}  # so that what was written may not be there
+READ_S = 0.3  # until a frame that has come to a machine is read by a process that runs
+_LOST = re.compile(r"its message of round (\d+) was lost")
+_SILENT = re.compile(r"no message of round (\d+) within")
+_PLACE = re.compile(r"10\.0\.0\.(\d+)")
+SAID = 100  # of a trace's events: those of this kind are of records
+
+
+def recipe_of(schedule: Schedule, rounds: Round) -> Recipe:
+    """Return the recipe of a schedule's run of so many rounds."""
+    settings: dict[str, Any] = {
+        "run.nodes": schedule.nodes,
+        "run.rounds": rounds,
+        "run.seed": schedule.seed % 2**31,
+        "gossip.algorithm": schedule.algorithm.name,
+        "gossip.params": schedule.algorithm.values,
+        "gossip.topology": schedule.topology.name,
+        "gossip.topology_params": schedule.topology.values,
+        "gossip.deadline_s": schedule.deadline_s,
+        "codec.name": schedule.codec.name,
+        "codec.params": schedule.codec.values,
+        "evaluation.every": 0,
+        "training.momentum": 0.0,
+    }
+    return recipes.with_settings(recipes.load("quickstart-gossip"), settings)
+
+
+class Disk(StoredDisk):
+    """Has a board's checkpoints: files in memory, on a disk that may be slow or full."""
+
+    @override
+    def read(self) -> None:
+        return None  # the board itself looks
+
+    def of(self, process: Process) -> Any:
+        """Return the files as this process finds them."""
+
+        def before(operation: str, path: str) -> None:
+            process.check()
+            if self.full and operation in ("create", "write"):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            if self.slow_s and operation == "sync":
+                process.sleep(self.slow_s)
+
+        self.device.before = before
+        return self.device
+
+
+class Meters(NodeMeters):
+    """Measures nothing: a simulated process has no sensors."""
+
+    def __init__(self) -> None:
+        pass
+
+    @override
+    def begin(self) -> None:
+        pass
+
+    @override
+    def __call__(self, *, due: bool = True) -> dict[str, Value]:
+        return {}
+
+    @override
+    def sample_sockets(self) -> None:
+        pass
+
+
+class Trains(Workload):
+    """Trains in miniature, and takes its time."""
+
+    def __init__(self, training: Training, index: int, process: Process, compute_s: float) -> None:
+        self._training, self._index, self._process, self._compute_s = training, index, process, compute_s
+        self._layout = layout_of(training.starts[0].size)
+
+    @property
+    @override
+    def layout(self) -> Any:
+        return self._layout
+
+    @override
+    def initial(self, seed: int) -> Vec:
+        return self._training.starts[self._index]
+
+    @override
+    def local_update(self, x: Vec, round: Round, correction: Vec | None = None) -> LocalUpdate:
+        self._process.sleep(self._compute_s)
+        return self._training.update(self._index, x, False)
+
+    @override
+    def evaluate(self, x: Vec, examples: int | None = None) -> Metrics | None:
+        return None
+
+    @override
+    def snapshot(self) -> Mapping[str, NDArray[Any]]:
+        return {}
+
+    @override
+    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
+        pass
+
+    @override
+    def agreement(self) -> Agreement:
+        return Agreement({})
+
+    @override
+    def state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
+        return {} if x is None else self._layout.views(x)
+
+
+class Board(Sink):
+    """Is a place for processes, one after the other. Takes their records."""
+
+    def __init__(self, world: ShellWorld, index: int) -> None:
+        self.world, self.index, self.name = world, index, world.members[index]
+        self.disk = Disk()
+        self.up = self.paused = False
+        self.process = 0  # counts boots
+        self.done: Round = -1  # the last round that it reported
+        self.reports: list[tuple[Round, float]] = []  # of its life so far: rounds, and when
+        self.alive: Process | None = None
+        self.stack: Stack | None = None
+        self.node: GossipNode | None = None
+        self.leaves = False
+        self.resumed_s, self.gone_s = -math.inf, math.inf  # when it went on; since when no process is here
+        self.died_s = math.inf  # when the process before this one did
+        self.heard_of_s: dict[int, float] = {}  # when it last said that another is there, or gone
+        self.dead: set[int] = set()  # whom the members hold for dead, as it says
+        self.came: dict[tuple[int, Round], float] = {}  # (sender, round): when such a frame was here first
+
+    # -- processes
+
+    def boot(self) -> None:
+        """Begin a new process."""
+        world = self.world
+        self.up, self.paused, self.leaves, self.node = True, False, False, None
+        self.process += 1
+        self.died_s, self.gone_s = self.gone_s, math.inf
+        self.came.clear()
+        self.heard_of_s.clear()
+        self.dead.clear()
+        seed = Random(f"{world.schedule.seed}/process/{self.index}/{self.process}")
+        self.alive = Process(world.clock, seed, self._crashed)
+        self.stack = Stack(self.index, self.alive, world.network, world.stack_of, self._heard)
+        self.alive.start(self._main, self.name)
+
+    def kill(self) -> None:
+        """End the process."""
+        assert self.alive is not None and self.stack is not None
+        self.up = self.paused = False
+        self.gone_s = self.world.clock.now
+        self.stack.end()
+        self.alive.kill()
+
+    def pause(self) -> None:
+        """Let the process stand still."""
+        assert self.alive is not None
+        self.paused = self.alive.paused = True
+
+    def unpause(self) -> None:
+        """Let it go on."""
+        assert self.alive is not None
+        self.paused, self.resumed_s = False, self.world.clock.now
+        self.alive.unpause()
+
+    def noted(self, event: str, j: int, now_s: float) -> None:
+        """Take note of what it said of another."""
+        if event.startswith("peer-"):
+            self.heard_of_s[j] = now_s
+        if event.startswith("member-"):
+            (self.dead.add if event == "member-dead" else self.dead.discard)(j)
+
+    def _crashed(self, error: BaseException) -> None:
+        self.world.violate("crash", self.index, f"{type(error).__name__}: {error}")
+
+    def _main(self) -> None:
+        """Be a board as `edgegossip node` is one."""
+        world = self.world
+        try:
+            self._play()
+        except RunError as error:
+            world.gave_up(self, str(error))
+        except KeyboardInterrupt:
+            pass
+        world.clock.at(world.clock.now, world.over, self, self.process)
+
+    def _play(self) -> None:
+        world, process = self.world, self.alive
+        assert process is not None and self.stack is not None
+        joined = world.founded if self.index == 0 else self._join()
+        spec = NodeSpec(world.recipe, self.name, world.members, joined.manifest.run_id, restarted=self.process > 1)
+        model = self._load(spec) if spec.restarted else None
+        transport, begin, remote = open_member(
+            spec,
+            joined,
+            self,
+            Meters(),
+            None,
+            listen=str(address_of(self.index)),
+            advertise=None,
+            insecure=True,
+            spool=Spool(),
+            machine=self.stack.machine(),
+        )
+        try:
+            begin()
+            self.node = GossipNode(
+                spec,
+                transport,
+                self,
+                Meters(),
+                lambda: model or self._load(spec),
+                remote=remote,
+                clock=RoundClock(lambda: round(process.now() * 1e9), lambda: 0),
+                now=process.now,
+            )
+            self.node.run()
+        finally:
+            transport.close()
+
+    def _load(self, spec: NodeSpec) -> Model:
+        world, process = self.world, self.alive
+        assert process is not None
+        process.sleep(world.load_s[self.index])
+        workload = Trains(world.training, self.index, process, world.compute_s[self.index])
+        view = replace(make_view(spec, workload.layout), boot=process.random.getrandbits(48))
+        files = self.disk.of(process)
+        checkpointer = Checkpointer(spec, view, workload, FOLDER, self, files, process)
+        return Model(workload, view, checkpointer, checkpointer.load(make_algorithm(spec.recipe)))
+
+    def _join(self) -> JoinedRun:
+        """Ask members until one answers, as `bootstrap.join` does."""
+        process, world = self.alive, self.world
+        assert process is not None and self.stack is not None
+        thread = process.loop("join", lambda: None)
+        others = [i for i in range(world.schedule.nodes) if i != self.index]
+        while True:
+            for other in others:
+                try:
+                    told = membership.parse_join_response(thread.call(self._ask(other)))
+                except Exception:  # gRPC's: nobody is there
+                    world.trace.line(process.now(), self.index, f"cannot join through {other} yet")
+                    continue
+                manifest = parse_manifest(told.manifest, told.signature)
+                known = membership.parse_rows(told.rows, len(manifest.members))
+                at = str(address_of(other))
+                return JoinedRun(world.recipe, manifest, known, seeds=(at,), reached=((told.name, at),))
+            process.sleep(AGAIN_S)
+
+    async def _ask(self, other: int) -> bytes:
+        assert self.stack is not None
+        options = (("grpc.keepalive_time_ms", 3000), ("grpc.keepalive_timeout_ms", 4000))
+        at = address_of(other)
+        request = pb.JoinRequest(protocol_version=membership.PROTOCOL_VERSION, name=self.name, reached=str(at))
+        async with Channel(self.stack, f"ipv4:{at}", options) as channel:
+            answer = await channel.unary_unary(membership.JOIN)(request.SerializeToString(), timeout=ASK_S)
+        return bytes(answer)
+
+    # -- what it says, and what comes to its machine
+
+    @override
+    def metrics(self, node: NodeId, step: Round, values: Mapping[str, Value]) -> None:
+        if self.up:
+            self.world.reported(self, step, values)
+
+    @override
+    def event(self, node: NodeId, name: str, text: str, **fields: Value) -> None:
+        if self.up:
+            self.world.said(self, name, text, fields)
+
+    @override
+    def close(self) -> None:
+        pass
+
+    def _heard(self, sender: int, kind: str, *rest: Any) -> None:
+        now = self.world.clock.now
+        if kind == "close":  # what came just before may be lost with the connection
+            self.came = {key: s for key, s in self.came.items() if key[0] != sender or s < now - READ_S}
+        if kind != "message":
+            return
+        try:
+            chunk = parse_request(rest[1])
+            if isinstance(chunk, ChunkView):
+                frame = wire.parse_header(chunk.data, wire.Limits(2**63))
+                if frame.kind not in (wire.Kind.HELLO, wire.Kind.STATE):  # which tell a round, and belong to none
+                    self.came.setdefault((sender, frame.round), now)
+        except DecodeError:
+            pass
+
+
+def _hits(fault: Fault, i: int, j: int) -> bool:
+    """Whether a fault concerns two boards, or the link between them."""
+    match KINDS[fault.kind].scope:
+        case "edge":
+            return {i, j} == set(fault.nodes)
+        case "side":
+            return (i in fault.nodes) is not (j in fault.nodes)
+        case "node":
+            return i in fault.nodes or j in fault.nodes
+        case _:
+            return True
+
+
+class ShellWorld:
+    """Holds everything of one run. `violations` is filled as it goes; the clock stops at the
+    first one."""
+
+    def __init__(self, schedule: Schedule, say: trace.Say | None) -> None:
+        n, seed = schedule.nodes, schedule.seed
+        self.schedule, self.clock, self.trace = schedule, Clock(), trace.Trace(say)
+        self.seen: Counter[str] = Counter()
+        self.violations: list[Violation] = []
+        rng = of(seed, "run")
+        self.compute_s = [COMPUTE_S[0] + (COMPUTE_S[1] - COMPUTE_S[0]) * rng.random() for _ in range(n)]
+        self.load_s = [LOAD_S[0] + (LOAD_S[1] - LOAD_S[0]) * rng.random() for _ in range(n)]
+        self.settled_s = schedule.seconds + SETTLE_S  # from then on all is as if nothing had been
+        self.rounds = 10 + math.ceil(self.settled_s / max(self.compute_s))
+        self.recipe = recipe_of(schedule, self.rounds)
+        self.members = tuple(naming.member_names(n))
+        self.founded = found(self.recipe, self.members[0], self.members, None)
+        self.training = Training(schedule.workload, n, schedule.values, seed, equal=False)
+        self.network = Network(self.clock, of(seed, "network"), n, self._deliver, self.seen)
+        self.nodes = [Board(self, i) for i in range(n)]
+        self.detector = SimpleNamespace(changed=lambda pairs: None, node_changed=lambda i: None)
+        self.restarts, self.left = 0, False  # whether somebody has left
+        self.progress_s, self.began_s = [0.0] * n, [0.0] * n
+        self.ended: set[int] = set()  # boards that came to the end of the run, or gave up
+        # What came of a stream may not fit it any more.
+        self.streams = getattr(scheme_of(naming.algorithm_of(schedule.algorithm)), "streams", True)
+
+    def stack_of(self, index: int) -> Stack:
+        """Return the machine of a board."""
+        stack = self.nodes[index].stack
+        if stack is None:  # it has never been there
+            nobody = Process(self.clock, Random(0), lambda error: None)
+            nobody.alive = False
+            stack = Stack(index, nobody, self.network, self.stack_of)
+        return stack
+
+    def _deliver(self, receiver: int, segment: Any) -> None:
+        segment.pipe.arrived(segment)
+
+    # -- what the fault injector does
+
+    def boot(self, index: int, saved: object) -> None:
+        """Start a process of a board."""
+        self.trace.event(self.clock.now, index, trace.BOOT)
+        self.trace.line(self.clock.now, index, "is started")
+        self.progress_s[index] = self.clock.now
+        self.ended.discard(index)
+        self.nodes[index].boot()
+
+    def kill(self, index: int, why: str, left: bool = False) -> None:
+        """End a board's process. `left`: it is asked to, and says goodbye."""
+        board = self.nodes[index]
+        self.trace.event(self.clock.now, index, trace.CRASH)
+        self.trace.line(self.clock.now, index, why)
+        if left:
+            self.left = board.leaves = True
+            assert board.alive is not None
+            board.alive.interrupt()
+        else:
+            board.kill()
+
+    def over(self, board: Board, process: int) -> None:
+        """A board's process has come to its end."""
+        if board.up and board.process == process:
+            self.trace.event(self.clock.now, board.index, trace.LEAVE)
+            self.trace.line(self.clock.now, board.index, "has ended")
+            self.ended.add(board.index)
+            board.kill()
+
+    # -- what boards say
+
+    def violate(self, rule: str, node: int | None, text: str) -> None:
+        """Take note of a broken promise; the run ends with it."""
+        self.violations.append(Violation(rule, node, round(self.clock.now, 3), text))
+        self.trace.line(self.clock.now, node, f"VIOLATION of {rule}: {text}")
+        self.clock.stop()
+
+    def reported(self, board: Board, step: Round, values: Mapping[str, Value]) -> None:
+        """A board has reported a round."""
+        i, now = board.index, self.clock.now
+        assert board.node is not None
+        model = board.node.engine.model
+        self.trace.event(now, i, trace.DONE, step)
+        self.trace.model(model)
+        self.trace.line(now, i, f"round {step} is done; heard {values.get('gossip/heard')}")
+        if fault := checkers.finite_fault(model):
+            self.violate("finite", i, fault)
+        if step <= board.done:
+            self.violate("rounds", i, f"round {step} done after {board.done}")
+        down = board.dead.union(map(self.members.index, board.node.engine.down)) if now > self.settled_s else ()
+        if out := sorted(j for j in down if self._could_talk(i, j, SETTLE_S)):
+            self.violate("shut-out", i, f"counts {out} as gone, who have been there for long")
+        board.done = step
+        board.reports.append((step, now))
+        self.progress_s[i] = now
+
+    def said(self, board: Board, name: str, text: str, fields: Mapping[str, Value]) -> None:
+        """A board has told an event."""
+        i, now = board.index, self.clock.now
+        self.trace.event(now, i, SAID, float(zlib.crc32(f"{name} {text}".encode())))
+        self.trace.line(now, i, f"[{name}] {text}")
+        if name == "started":
+            self._started(board, int(fields.get("round", 0) or 0))
+        peer = str(fields.get("peer"))
+        if peer in self.members:
+            j = self.members.index(peer)
+            if name in ("suspect", "peer-down", "member-dead") and (fault := self._false(board, name, text, j)):
+                self.violate("blame", i, f"{fault}: {text}")
+            board.noted(name, j, now)
+        if name == "starved" and now > board.resumed_s + 1.0:
+            self.violate("blame", i, f"it has not stood still: {text}")
+        if name == "finished":
+            board.leaves = True
+        place = _PLACE.search(text)  # of a connection that was refused, which may have hung; else of a message
+        if name == "refused" and (place is None or self._could_talk(i, int(place[1]) - 1, CAUSE_S)):
+            self.violate("refused", i, text)
+
+    def _false(self, board: Board, name: str, text: str, j: int) -> str:
+        """Say why what a board says of another is false; "" where it is true."""
+        i, now = board.index, self.clock.now
+        other = self.nodes[j]
+        if name == "suspect" and not self.streams and (silent := _SILENT.search(text)):
+            came_s = board.came.get((j, int(silent[1])), math.inf)
+            if came_s < now - READ_S:
+                return f"its message of that round came at {came_s:.3f} s"
+        if name == "suspect" and not self.streams and (lost := _LOST.search(text)):
+            quiet_s = max(board.heard_of_s.get(j, 0.0), other.heard_of_s.get(i, 0.0), self.began_s[i], self.began_s[j])
+            # It reports a round a deadline after it sent its message at most.
+            sent = any(r == int(lost[1]) and s > quiet_s + self.schedule.deadline_s + 1.0 for r, s in other.reports)
+            return "it sent it, and the connection was whole or is again" if sent else ""
+        if name != "suspect" and other.leaves and self.began_s[j] and self._unhurt_s(i, j) > CAUSE_S:
+            return "it had left, and said so"
+        if name == "suspect":  # some time after a fault, or after somebody began late, nobody is behind
+            hits = (self._over_s(f) for f in self.schedule.faults if f.start < now)
+            last_s = max(*hits, *(began_s + CAUSE_S for began_s in self.began_s))
+            return "" if now - last_s < CAUSE_S else "nothing is broken, nor was lately"
+        return "the two could talk all the time" if self._could_talk(i, j, CAUSE_S) else ""
+
+    def _could_talk(self, i: int, j: int, for_s: float) -> bool:
+        """Tell whether both are there, and nothing has hit them for so long."""
+        return self.nodes[j].up and not self.nodes[j].leaves and self._unhurt_s(i, j) > for_s
+
+    def _unhurt_s(self, i: int, j: int) -> float:
+        """Return for how long nothing has hit the two, or what is between them."""
+        now = self.clock.now
+        hits = (self._over_s(f) for f in self.schedule.faults if f.start < now and _hits(f, i, j))
+        return now - max(hits, default=-math.inf)
+
+    def _over_s(self, fault: Fault) -> float:
+        """Return until when a fault lasted so far; what queued at a slow link takes longer."""
+        end_s = max(fault.end, self.network.through_s) if fault.kind == "slow-link" else fault.end
+        return min(end_s, self.clock.now)
+
+    def _started(self, board: Board, round: Round) -> None:
+        """A process has its model: all that was finished long enough before is in it."""
+        kinds = {f.kind for f in self.schedule.faults if board.index in f.nodes}
+        if board.process > 1 and not kinds & DISK_LOSES:
+            before_s = board.died_s - self.recipe.checkpoint.slack_s
+            lost = [r for r, s in board.reports if r >= round and s < before_s]
+            if len(lost) > 1:
+                self.violate("kept", board.index, f"goes on from round {round}; rounds {lost} were finished before")
+        self.progress_s[board.index] = self.began_s[board.index] = self.clock.now
+        board.done = round - 1
+
+    def gave_up(self, board: Board, why: str) -> None:
+        """A board's process ends before the run does."""
+        self.trace.line(self.clock.now, board.index, f"gives up: {why}")
+        there = [b.index for b in self.nodes if b.up and b is not board and not b.leaves]
+        if there:
+            self.violate("end", board.index, f"gave up though {there} are there: {why}")
+
+    # -- looks
+
+    def look(self) -> None:
+        """Every second: whoever does not get on has stalled."""
+        for board in self.nodes:
+            i, now = board.index, self.clock.now
+            if not board.up or board.paused or board.leaves:
+                self.progress_s[i] = now
+                continue
+            begun = board.node is not None and board.node.engine.view is not None
+            if not begun and self.left:  # it waits for one that left before it came
+                continue
+            most_s = 3 * self.schedule.deadline_s + checkers.SLACK_S if begun else BEGINS_S
+            if now - self.progress_s[i] > most_s:
+                stage = "joining" if board.node is None else board.node.engine.stage.value
+                self.violate("progress", i, f"no round done for {now - self.progress_s[i]:.1f} s; it is {stage}")
+            if begun and now - board.resumed_s > NOTICED_S:
+                self._look_for_gone(board)
+
+    def _look_for_gone(self, board: Board) -> None:
+        """Whoever is gone for long is known to be."""
+        assert board.node is not None
+        engine, now = board.node.engine, self.clock.now
+        here, noticed_s = engine.config.neighbours - engine.down, NOTICED_S + self.schedule.deadline_s
+        out = sorted(j for j in map(self.members.index, here) if now - self.nodes[j].gone_s > noticed_s)
+        if out and now - self.began_s[board.index] > noticed_s:
+            self.violate("noticed", board.index, f"counts {out} as there, who have been gone for long")
