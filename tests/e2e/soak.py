@@ -115,12 +115,9 @@ def soak(boards: Boards, faults: Sequence[Fault], minutes: float, every_s: float
             time.sleep(max(0.0, began + at_s - time.monotonic()))
             if fault is None:
                 early = {n: p.poll() for n, p in boards.processes.items() if n not in struck and p.poll() is not None}
-                held = boards.sample() | boards.children()
-                write(
-                    load=os.getloadavg()[0],
-                    processes={f"{n}:{_pid(boards, n)}": h for n, h in held.items()},
-                    early=early,
-                )
+                pids, held = {n: p.pid for n, p in boards.processes.items()}, boards.sample() | boards.children()
+                processes = {f"{n}:{pids[n.partition('/')[0]]}": h for n, h in held.items()}
+                write(load=os.getloadavg()[0], processes=processes, early=early)
                 continue
             process = boards.processes[fault.name]
             if what == "gone":
@@ -139,10 +136,6 @@ def soak(boards: Boards, faults: Sequence[Fault], minutes: float, every_s: float
             write(back=fault.name, kind=fault.kind)
         write(stopping=True)
         write(codes=boards.stop())
-
-
-def _pid(boards: Boards, name: str) -> int:
-    return boards.processes[name.partition("/")[0]].pid
 
 
 def kept(runs: Path) -> dict[str, tuple[int, str]]:
