@@ -38,7 +38,7 @@ CORE ?= a72
 # The parts of `make test-slow`, which .github/workflows/slow.yml runs each week.
 PARTS := runs simulator laws machines browser rest examples
 SLOW_runs := tests/e2e tests/flower tests/mesh tests/lab/bench tests/test_notebook.py
-SLOW_simulator := tests/lab/sim tests/study
+SLOW_simulator := tests/lab/sim tests/studies
 SLOW_laws := tests/codecs tests/gossip tests/engine tests/conformance
 SLOW_machines := tests/native tests/fuzz tests/fleet tests/deploy tests/checkpoint tests/update tests/test_packaging.py
 SLOW_browser := tests/report tests/test_documentation.py tests/test_code_blocks.py tests/test_python_page.py

@@ -18,7 +18,7 @@ from edgegossip.types import ConfigError, DataError
 if TYPE_CHECKING:
     import pandas
 
-    from edgegossip.study.cases import Plan as Listed
+    from edgegossip.studies.cases import Plan as Listed
 
 _OF_CASES = ("name", "seeds", "sweep")  # what a case may have beside settings
 
@@ -58,7 +58,7 @@ class StudyResult:
         their sample standard deviation over the seeds (`accuracy`, `accuracy_std`, ...; bytes, bits
         and seconds as docs/study.md has them). NaN is not known. Raises HostError without
         pandas."""
-        from edgegossip.study.summary import figures
+        from edgegossip.studies.summary import figures
 
         head, *rows = figures(self.summary["rows"])
         return data_frame([dict(zip(head, row, strict=True)) for row in rows], head)
@@ -72,13 +72,13 @@ class StudyResult:
         return f"StudyResult({str(self.folder)!r})"
 
     def __str__(self) -> str:
-        from edgegossip.study.summary import as_text
+        from edgegossip.studies.summary import as_text
 
         return as_text(self.summary["rows"])
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the table, and scores against bytes."""
-        from edgegossip.study.summary import NOTES, cells
+        from edgegossip.studies.summary import NOTES, cells
 
         summary = self.summary
         failed = [f"{run['case']}, seed {run['seed']} failed: {run['reason']}" for run in summary["failed"]]
@@ -140,7 +140,7 @@ def study(
         print(result)
     """
     from edgegossip.report.live import line_output
-    from edgegossip.study.campaign import StudyOptions, run
+    from edgegossip.studies.campaign import StudyOptions, run
 
     asked = recipes.keys_of(settings, keys)
     base = recipes.with_settings(recipes.load(str(recipe)), asked)
@@ -170,8 +170,8 @@ def study(
 
 
 def _listed(cases: str | Path | Sequence[Mapping[str, Any]]) -> Listed:
-    from edgegossip.study.cases import Plan as Listed
-    from edgegossip.study.cases import plan_of, read_file
+    from edgegossip.studies.cases import Plan as Listed
+    from edgegossip.studies.cases import plan_of, read_file
 
     if isinstance(cases, (str, Path)):
         return read_file(str(cases))

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from edgegossip.study import summary
+from edgegossip.studies import summary
 from lab.bench import mesh, run_codecs, server
 from lab.bench.tables import source_text
 

@@ -33,8 +33,8 @@ import torch
 
 from edgegossip import training
 from edgegossip.recipe import Recipe, with_settings
-from edgegossip.study.cases import Plan, make_cases
-from edgegossip.study.run_case import DataSetCache, run_case
+from edgegossip.studies.cases import Plan, make_cases
+from edgegossip.studies.run_case import DataSetCache, run_case
 from edgegossip.telemetry.machine import result_source
 
 NODES, BATCH = 8, 32

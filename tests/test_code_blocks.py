@@ -33,7 +33,7 @@ import edgegossip
 from edgegossip import recipe
 from edgegossip.cli.main import cli
 from edgegossip.scale.devices import load_fleet
-from edgegossip.study.cases import Plan, make_cases, parse_sweep, product, read_file
+from edgegossip.studies.cases import Plan, make_cases, parse_sweep, product, read_file
 from edgegossip.types import EdgegossipError
 from tests.test_documentation import CURRENT, ROOT
 

@@ -80,7 +80,7 @@ MAY = {
     },
     "export": {"files", "types", "recipe", "modelfile", "telemetry", "int8", "training", "report"},
     "sweep": {*PURE_MAY, "files", "telemetry", "report"},
-    "study": {"sweep", "files", *PURE_MAY, "recipe", "telemetry", "training", "node", "report", "flower"},
+    "studies": {"sweep", "files", *PURE_MAY, "recipe", "telemetry", "training", "node", "report", "flower"},
     "integrations": {"types", "recipe", "telemetry", "training"},
     "fleet.launch": {
         *PURE_MAY,
@@ -116,7 +116,7 @@ MAY = {
         "flower",
         "node",
         "report",
-        "study",
+        "studies",
         "fleet.launch",
     },
     "accept": {
@@ -136,7 +136,7 @@ MAY = {
     "fleet.image": {"files", "types", "untrusted", "choices", "security", "mesh", "fleet", "update"},
 }
 MAY["result"] = {"types", "recipe", "modelfile", "telemetry", "training", "export", "report"}
-MAY["research"] = {"types", "recipe", "report", "result", "study", "scale"}
+MAY["research"] = {"types", "recipe", "report", "result", "studies", "scale"}
 MAY["notebook"] = {"types", "recipe", "fleet.launch", "telemetry", "result"}
 MAY["cli"] = set(MAY)
 MAY["lab.sim"] = {
@@ -317,7 +317,7 @@ LIGHT = (
     *("edgegossip", "edgegossip.cli.main", "edgegossip.codecs", "edgegossip.encoding", "edgegossip.gossip"),
     *("edgegossip.frame", "edgegossip.engine.node", "edgegossip.engine.server", "edgegossip.recipe"),
     *("lab.sim", "edgegossip.telemetry", "lab.bench", "lab.bench.__main__"),
-    *("edgegossip.cli.study", "edgegossip.study.campaign", "edgegossip.sweep.campaign"),
+    *("edgegossip.cli.study", "edgegossip.studies.campaign", "edgegossip.sweep.campaign"),
     *("edgegossip.scale.devices", "edgegossip.scale.predict", "edgegossip.mesh", "edgegossip --help"),
 )
 LOADS = {name: set() for name in LIGHT} | {

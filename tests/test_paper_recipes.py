@@ -23,10 +23,10 @@ from edgegossip.gossip.parallel import Parallel
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.node.spec import default_members, make_algorithm, make_topology
 from edgegossip.recipe import Recipe
-from edgegossip.study.cases import Plan, make_cases
-from edgegossip.study.measure import Recorder
-from edgegossip.study.run_case import DataSetCache, run_case
-from edgegossip.study.server import VirtualServer
+from edgegossip.studies.cases import Plan, make_cases
+from edgegossip.studies.measure import Recorder
+from edgegossip.studies.run_case import DataSetCache, run_case
+from edgegossip.studies.server import VirtualServer
 from edgegossip.types import Metrics
 from tests.one_thread import one_thread
 

@@ -41,7 +41,7 @@ def test_a_study_gives_its_table(made: edgegossip.StudyResult) -> None:
     assert "minmax8" in str(made) and repr(made) == f"StudyResult({str(made.folder)!r})"
 
 
-@pytest.mark.slow  # both call edgegossip.study.campaign, whose folder tests/study/test_campaign.py reads
+@pytest.mark.slow  # both call edgegossip.studies.campaign, whose folder tests/studies/test_campaign.py reads
 def test_it_is_the_study_of_the_command_line(made: edgegossip.StudyResult, tmp_path: Path) -> None:
     words = ["study", "quickstart-gossip", "--sweep", "codec.name=fp32,minmax8", "--seeds", "1,2", "--no-plots"]
     settings = ("data.train_examples=400", "data.test_examples=100", "model.params.hidden=[8]")
@@ -53,7 +53,7 @@ def test_it_is_the_study_of_the_command_line(made: edgegossip.StudyResult, tmp_p
         assert {**row, "seconds": 0, "seconds_std": 0} == {**ours, "seconds": 0, "seconds_std": 0}
 
 
-@pytest.mark.slow  # what goes on is tests/study/test_campaign.py's
+@pytest.mark.slow  # what goes on is tests/studies/test_campaign.py's
 def test_the_same_call_goes_on_and_says_what_it_does(
     made: edgegossip.StudyResult, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,8 +67,8 @@ def study(options: Study) -> int:
       edgegossip study fashion-gossip --sweep-file fashion-gossip --jobs 2 --set data.dir=DIR
     """
     from edgegossip import recipe as recipes
-    from edgegossip.study.campaign import StudyOptions, run
-    from edgegossip.study.cases import Plan, parse_seeds, parse_sweep, read_file
+    from edgegossip.studies.campaign import StudyOptions, run
+    from edgegossip.studies.cases import Plan, parse_seeds, parse_sweep, read_file
 
     def warn(text: str) -> None:
         click.echo(text, err=True)

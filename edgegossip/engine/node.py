@@ -1,7 +1,7 @@
 """Decides what a gossip board does, from when it listens to the end of the run. Pure.
 
 Events and the time go in, effects come out (engine/events.py). It is driven by a board's program
-(node/gossip_node.py), by the simulator (lab/sim/node.py) and by the study (study/virtual.py).
+(node/gossip_node.py), by the simulator (lab/sim/node.py) and by the study (studies/virtual.py).
 One value outlives the process: the algorithm's state, which a Checkpoint effect hands out and
 Loaded brings back. What else the engine knows, who is there and which frames are pending, is the
 process's own, and a new process learns it anew, by joining.

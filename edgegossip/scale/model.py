@@ -33,8 +33,8 @@ from edgegossip.scale import emulated, predict, summary
 from edgegossip.scale.cells import Backend, Cell
 from edgegossip.scale.devices import DeviceProfile, LinkProfile, devices_of, load_device, load_fleet
 from edgegossip.scale.predict import BoardWork, Message, RoundParts
-from edgegossip.study.measure import Recorder
-from edgegossip.study.virtual import VirtualFleet
+from edgegossip.studies.measure import Recorder
+from edgegossip.studies.virtual import VirtualFleet
 from edgegossip.types import ConfigError, LocalUpdate, Metrics, Round, Vec
 
 LAN_BPS = 10e9  # a board's own interface where only the shared link counts

@@ -74,7 +74,7 @@ def run(options: Options, arguments: Sequence[str], out: Print) -> dict[str, Any
         section_of(name)
     document: dict[str, Any] = {
         "machine": environment(arguments),
-        "command": shlex.join(["edgegossip", *arguments]),
+        "command": shlex.join(["python", "-m", "lab.bench", *arguments]),
         "torch_isa": torch.backends.cpu.get_cpu_capability(),
         "repeat": options.repeat,
         "rows": [],

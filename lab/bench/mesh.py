@@ -39,7 +39,7 @@ def run(
     document: dict[str, Any] = {
         "machine": environment(arguments),
         "load_average": round(os.getloadavg()[0], 2),
-        "command": shlex.join(["edgegossip", *arguments]),
+        "command": shlex.join(["python", "-m", "lab.bench", *arguments]),
         "settings": asdict(settings),
     }
     out(machine_line(document["machine"]))

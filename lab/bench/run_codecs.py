@@ -63,7 +63,7 @@ def run(options: Options, arguments: Sequence[str], out: Print, note: Print) -> 
             options.save.mkdir(parents=True, exist_ok=True)
     document: dict[str, Any] = {
         "machine": environment(arguments),
-        "command": shlex.join(["edgegossip", *arguments]),
+        "command": shlex.join(["python", "-m", "lab.bench", *arguments]),
         "threads": options.threads,
         "repeat": options.repeat,
         "min_seconds": options.min_seconds,

@@ -54,7 +54,7 @@ def run(options: Options, arguments: Sequence[str], out: Print) -> tuple[Row, in
         options.save.mkdir(parents=True, exist_ok=True)
     document: Row = {
         "machine": environment(arguments),
-        "command": shlex.join(["edgegossip", *arguments]),
+        "command": shlex.join(["python", "-m", "lab.bench", *arguments]),
         "codec": options.codec,
         "tensors": options.tensors,
         "rows": [],

@@ -107,7 +107,7 @@ TAKEN = [
     ("lab.bench.__main__.Int8", "lab.bench.int8.Options", ""),
     ("lab.bench.__main__.Server", "lab.bench.server.Options", ""),
     ("lab.sim.__main__.Sim", "lab.sim.command.SimOptions", ""),
-    ("edgegossip.cli.study.Study", "edgegossip.study.campaign.StudyOptions", "listed"),
+    ("edgegossip.cli.study.Study", "edgegossip.studies.campaign.StudyOptions", "listed"),
     ("edgegossip.cli.scale.Scale", "edgegossip.scale.campaign.ScaleOptions", "security"),
     ("edgegossip.cli.scale.Scale", "edgegossip.scale.follow.FollowOptions", "operator runs_dir"),
     ("edgegossip.cli.node.Node", "edgegossip.node.main.NodeOptions", "members joined make_runtime"),

@@ -40,8 +40,8 @@ def fleet(tmp_path):
 
 def undisturbed(recipe, members):
     """(Layout, final model) of the same run without an accident, computed in this process."""
-    from edgegossip.study.measure import Recorder
-    from edgegossip.study.server import VirtualServer
+    from edgegossip.studies.measure import Recorder
+    from edgegossip.studies.server import VirtualServer
 
     layout, x = training.initial_model(recipe)
     server = VirtualServer(

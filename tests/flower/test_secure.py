@@ -172,7 +172,7 @@ def _dial(address: str, source: str = "127.0.0.1") -> socket.socket:
 def _is_ended(s: socket.socket) -> bool:
     """Whether it ends, with an alert of TLS first or without."""
     said = b""
-    with suppress(ConnectionError):
+    with suppress(ConnectionError, ssl.SSLEOFError):
         while more := s.recv(4096):
             said += more
     return said[:1] in (b"", b"\x15")
@@ -182,7 +182,7 @@ def _drips(s: socket.socket) -> float:
     """For how many seconds it may send byte after byte."""
     began = time.monotonic()
     s.settimeout(0.2)
-    with suppress(ConnectionError):
+    with suppress(ConnectionError, ssl.SSLEOFError):
         while time.monotonic() - began < PATIENCE_S:
             s.sendall(b"x")
             with suppress(TimeoutError):

@@ -12,10 +12,10 @@ from torch import nn
 
 from edgegossip import recipe as recipes
 from edgegossip import training
-from edgegossip.study.cases import Case
-from edgegossip.study.lanes import Lanes
-from edgegossip.study.measure import Recorder
-from edgegossip.study.run_case import _Gossip
+from edgegossip.studies.cases import Case
+from edgegossip.studies.lanes import Lanes
+from edgegossip.studies.measure import Recorder
+from edgegossip.studies.run_case import _Gossip
 from edgegossip.training.workload import TorchWorkload
 from edgegossip.types import ConfigError, UsageError
 from tests.training.fakes import recipe

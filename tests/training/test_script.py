@@ -24,8 +24,8 @@ from torch import nn
 import edgegossip
 from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make_view
 from edgegossip.recipe import run_id
-from edgegossip.study.measure import Recorder
-from edgegossip.study.virtual import VirtualFleet
+from edgegossip.studies.measure import Recorder
+from edgegossip.studies.virtual import VirtualFleet
 from edgegossip.training.script import ScriptWorkload
 from edgegossip.types import Metrics, UsageError
 from tests.training.conftest import Start

@@ -12,11 +12,11 @@ from edgegossip.gossip import topologies
 from edgegossip.layout import SUMS
 from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make_view
 from edgegossip.recipe import Recipe, run_id, with_settings
-from edgegossip.study.cases import Plan, make_cases
-from edgegossip.study.measure import Recorder
-from edgegossip.study.run_case import DataSetCache, run_case
-from edgegossip.study.server import VirtualServer
-from edgegossip.study.virtual import VirtualFleet
+from edgegossip.studies.cases import Plan, make_cases
+from edgegossip.studies.measure import Recorder
+from edgegossip.studies.run_case import DataSetCache, run_case
+from edgegossip.studies.server import VirtualServer
+from edgegossip.studies.virtual import VirtualFleet
 from edgegossip.training.check import check
 from edgegossip.training.data import open_data
 from edgegossip.training.data.schema import Sums

@@ -83,7 +83,7 @@ def test_json_document():
 
 def test_every_codec_of_the_default_list_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "sys.argv", ["edgegossip", "bench", "codecs", "--check", "a b"]
+        "sys.argv", ["lab/bench/__main__.py", "codecs", "--check", "a b"]
     )  # what the command is called with
     done = invoke(
         "--input",

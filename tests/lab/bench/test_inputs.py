@@ -5,6 +5,7 @@ import pytest
 
 from edgegossip import recipe as recipes
 from edgegossip.codecs.co3 import fit
+from edgegossip.codecs.typical import BETA
 from edgegossip.types import ConfigError, DataError, UsageError
 from lab.bench import inputs
 from lab.bench.cases import parse_size
@@ -55,7 +56,7 @@ def test_synthetic_is_seeded_and_generalised_normal():
     assert not np.array_equal(data.x, inputs.synthetic(300_000, seed=2).x)
     large = max(range(len(data.layout.tensors)), key=lambda k: data.layout.tensors[k].size)
     v = data.x[data.layout.offsets[large] : data.layout.offsets[large + 1]].astype(float)
-    assert abs(fit(np.abs(v).sum(), (v * v).sum(), v.size).beta - inputs.BETA) < 0.08
+    assert abs(fit(np.abs(v).sum(), (v * v).sum(), v.size).beta - BETA) < 0.08
     assert abs(np.mean(v > 0) - 0.5) < 0.02
 
 

@@ -79,7 +79,7 @@ def test_peak_memory_is_measured_where_the_kernel_tells():
 
 def test_predictions_have_rows_of_their_own_and_torch_is_held_to_avx2_as_the_kernels_are():
     isa = "avx2" if "avx2" in native.available_isas() else "portable"
-    command = [sys.executable, "-m", "edgegossip", "bench", "int8", "--inference", "--isa", isa]
+    command = [sys.executable, "-m", "lab.bench", "int8", "--inference", "--isa", isa]
     asked = ["--model", "mlp:hidden=[8]", "--batch", "4", "--repeat", "1", "--json"]
     document = json.loads(subprocess.run([*command, *asked], capture_output=True, check=True).stdout)
     (row,) = document["rows"]

@@ -5,16 +5,16 @@ import json
 
 from click.testing import CliRunner
 
-from edgegossip.cli.main import cli
+from lab.bench.__main__ import bench
 
 
 def test_the_document_and_the_sentence():
-    call = ["bench", "profiling", "--rounds", "5"]
-    done = CliRunner().invoke(cli, [*call, "--json"], standalone_mode=False)
+    call = ["profiling", "--rounds", "5"]
+    done = CliRunner().invoke(bench, [*call, "--json"], standalone_mode=False)
     document = json.loads(done.output)
     assert document["rounds"] == 5 and document["profiling_ms"] > 0 and document["without_ms"] > 0
     assert document["ok"] == (document["overhead"] < document["limit"])
-    done = CliRunner().invoke(cli, [*call, "--check"], standalone_mode=False)
+    done = CliRunner().invoke(bench, [*call, "--check"], standalone_mode=False)
     assert (
         done.return_value == 6 and "OVER the limit of 1%" in done.output
     )  # a round of a small MLP takes a millisecond

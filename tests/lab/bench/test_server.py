@@ -45,7 +45,7 @@ def test_rows_are_held_against_the_targets_that_speak_of_them():
 def test_what_is_shown_names_what_was_not_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "measure", lambda asked, nodes, values: {**ROW, "ratio": None, "stock_cpu_s": None})
     lines = []
-    document, code = server.run(replace(OPTIONS, check=True, save=tmp_path), ["bench", "server"], lines.append)
+    document, code = server.run(replace(OPTIONS, check=True, save=tmp_path), ["server"], lines.append)
     assert code == 0 and len(document["rows"]) == 1  # a board's memory was measured, and holds
     assert lines[0].split() == ["boards", "MB", "s/round", "stock", "ratio", "CPU", "s", "stock", "MB/board", "stock"]
     assert lines[1].split() == ["2", "1", "0.40", "6.00", "-", "0.30", "-", "200", "500"]

@@ -101,7 +101,7 @@ def test_what_goes_another_way_when_run_again_is_made_small_as_such(monkeypatch:
         monkeypatch.setattr(module, "run", run)
     done = invoke("--campaign", "1", "--jobs", "1", "--nodes", "4", "--faults", "loss=0.2,pause,delay,crash")
     assert done.return_value == 6 and "made small" in done.output
-    printed = shlex.split(done.output.splitlines()[-1])[2:]
+    printed = shlex.split(done.output.splitlines()[-1])[3:]
     kinds = printed[printed.index("--faults") + 1]
     assert kinds.startswith("pause@") and "," not in kinds
     assert printed[printed.index("--boards") + 1] == "2" and printed[printed.index("--rounds") + 1] == "2"

@@ -153,7 +153,7 @@ def test_the_command_of_a_schedule_gives_it_again(seed: int) -> None:
     schedule = draw(seed, Options(values=16 + seed % 2))
     words = shlex.split(schedule.command())
     assert words[:3] == ["python", "-m", "lab.sim"]
-    given = dict(zip(words[2::2], words[3::2], strict=True))
+    given = dict(zip(words[3::2], words[4::2], strict=True))
     asked = command.SimOptions(
         recipe=None,
         settings=(),

@@ -72,7 +72,7 @@ def test_a_correction_beyond_what_16_bits_hold_breaks_no_promise() -> None:
 def test_a_command_line_replays_exactly_its_schedule() -> None:
     for seed in range(8):
         schedule = drawn(seed)
-        words = shlex.split(schedule.command())[2:]
+        words = shlex.split(schedule.command())[3:]
         document = json.loads(invoke(*words, "--json").output)
         assert document["hash"] == run_server(schedule).digest and document["command"] == schedule.command()
 
@@ -213,7 +213,7 @@ def test_a_failure_is_made_small_and_its_command_replays_it() -> None:
 
     with MUTANTS["server-quorum-off-by-one"].applied():
         small = shrink(schedule, fails)
-        done = invoke(*shlex.split(small.command())[2:])
+        done = invoke(*shlex.split(small.command())[3:])
     assert fails(schedule) is None
     assert done.return_value == 6 and "VIOLATION of ends" in done.output
     assert len(small.faults) <= len(schedule.faults) and small.rounds < schedule.rounds

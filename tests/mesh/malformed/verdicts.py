@@ -79,7 +79,7 @@ def _session(
 
 
 def _quarters(values: Sequence[float]) -> list[float]:
-    if len(values) < 4 * MIN_SAMPLES:
+    if len(values) < MIN_SAMPLES:
         return []
     found = growth(values, 0)
     return [found.before, found.after]
@@ -91,7 +91,7 @@ def _wrong(samples: Sequence[Mapping[str, Any]], end: Mapping[str, Any] | None) 
         seen = [(s["t_s"], s["boards"][name]) for s in samples if name in s["boards"]]
         if len(seen) < len(samples):
             wrong.append(f"{name} is missing in {len(samples) - len(seen)} samples")
-        if len(seen) >= 4 * MIN_SAMPLES:
+        if len(seen) >= MIN_SAMPLES:
             for quantity, limit in LIMITS.items():
                 found = growth([row[quantity] for _, row in seen], limit)
                 if found.grew:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from edgegossip import recipe as recipes
-from edgegossip.study import summary
-from edgegossip.study.cases import Case
+from edgegossip.studies import summary
+from edgegossip.studies.cases import Case
 
 BASE = recipes.load("quickstart-gossip")
 

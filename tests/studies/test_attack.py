@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from edgegossip.recipe import Recipe, with_settings
-from edgegossip.study.attack import Attack, Boards
-from edgegossip.study.cases import Plan, make_cases, product
-from edgegossip.study.run_case import DataSetCache, check, run_case
-from edgegossip.study.summary import variants, write_plots
+from edgegossip.studies.attack import Attack, Boards
+from edgegossip.studies.cases import Plan, make_cases, product
+from edgegossip.studies.run_case import DataSetCache, check, run_case
+from edgegossip.studies.summary import variants, write_plots
 from edgegossip.types import ConfigError, LocalUpdate
-from tests.study.test_plots import faked
+from tests.studies.test_plots import faked
 
 
 class _Steps:

@@ -30,10 +30,10 @@ from typing import Any
 from edgegossip.choices import did_you_mean
 from edgegossip.files import read_text
 from edgegossip.recipe import NetworkSection, Recipe, canonical_toml, parse_value, with_settings
-from edgegossip.study import attack, heat, link
-from edgegossip.study.attack import Attack
-from edgegossip.study.heat import HeatModel
-from edgegossip.study.link import LinkModel
+from edgegossip.studies import attack, heat, link
+from edgegossip.studies.attack import Attack
+from edgegossip.studies.heat import HeatModel
+from edgegossip.studies.link import LinkModel
 from edgegossip.types import ConfigError
 
 Settings = Mapping[str, Any]  # recipe key -> value

@@ -44,10 +44,10 @@ from edgegossip.engine.server_events import (
 from edgegossip.engine.server_frames import FULL, Channel, Replica, Uplink
 from edgegossip.frame import Aux
 from edgegossip.layout import Layout
-from edgegossip.study.attack import Attack, Boards
-from edgegossip.study.lanes import Lanes
-from edgegossip.study.link import LinkModel
-from edgegossip.study.measure import Recorder, Traffic
+from edgegossip.studies.attack import Attack, Boards
+from edgegossip.studies.lanes import Lanes
+from edgegossip.studies.link import LinkModel
+from edgegossip.studies.measure import Recorder, Traffic
 from edgegossip.training.base import Workload
 from edgegossip.types import LocalUpdate, NodeId, Round, UsageError, Vec
 

@@ -16,8 +16,8 @@ import pytest
 from edgegossip.cli.main import main
 from edgegossip.recipe import load
 from edgegossip.report.style import Figures
-from edgegossip.study.campaign import Study, StudyOptions, run
-from edgegossip.study.cases import parse_seeds, parse_sweep
+from edgegossip.studies.campaign import Study, StudyOptions, run
+from edgegossip.studies.cases import parse_seeds, parse_sweep
 from edgegossip.sweep.results import ResultStore, read_results
 from edgegossip.types import ConfigError, HostError
 

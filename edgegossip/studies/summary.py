@@ -17,8 +17,8 @@ from typing import Any
 from edgegossip.report.plots import require_matplotlib
 from edgegossip.report.style import Figures
 from edgegossip.report.units import UNKNOWN, bytes_text, number_text, seconds_text
-from edgegossip.study import attack, heat, link
-from edgegossip.study.cases import Case, say
+from edgegossip.studies import attack, heat, link
+from edgegossip.studies.cases import Case, say
 from edgegossip.sweep import table
 from edgegossip.untrusted import printable
 

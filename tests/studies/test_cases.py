@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from edgegossip.recipe import Recipe, load
-from edgegossip.study.cases import Plan, files, make_cases, parse_seeds, parse_sweep, product, read_file
+from edgegossip.studies.cases import Plan, files, make_cases, parse_seeds, parse_sweep, product, read_file
 from edgegossip.types import ConfigError
 
 

@@ -7,9 +7,9 @@ import torch
 
 from edgegossip import training
 from edgegossip.recipe import with_settings
-from edgegossip.study.cases import Plan, make_cases
-from edgegossip.study.lanes import Lanes, lanes_of
-from edgegossip.study.run_case import DataSetCache, run_case
+from edgegossip.studies.cases import Plan, make_cases
+from edgegossip.studies.lanes import Lanes, lanes_of
+from edgegossip.studies.run_case import DataSetCache, run_case
 from edgegossip.training import models
 from edgegossip.types import UsageError
 

@@ -11,10 +11,10 @@ from edgegossip import gossip, training
 from edgegossip.gossip.base import Adopted, RoundDone, Says, Send
 from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make_topology, make_view
 from edgegossip.recipe import run_id, with_settings
-from edgegossip.study.cases import Plan, make_cases, product
-from edgegossip.study.measure import Recorder, measure_rounds
-from edgegossip.study.run_case import DataSetCache, run_case
-from edgegossip.study.virtual import VirtualFleet
+from edgegossip.studies.cases import Plan, make_cases, product
+from edgegossip.studies.measure import Recorder, measure_rounds
+from edgegossip.studies.run_case import DataSetCache, run_case
+from edgegossip.studies.virtual import VirtualFleet
 from edgegossip.types import LocalUpdate, Metrics, UsageError
 
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip import recipe as recipes
-from edgegossip.study.cases import Plan, Variant, make_cases
-from edgegossip.study.link import LinkModel
-from edgegossip.study.run_case import DataSetCache, run_case
+from edgegossip.studies.cases import Plan, Variant, make_cases
+from edgegossip.studies.link import LinkModel
+from edgegossip.studies.run_case import DataSetCache, run_case
 from edgegossip.types import ConfigError
 
 CHANGING = LinkModel((8.0, 0.8, 80.0), every_s=2.0, latency_s=0.0, compute_s=1.0)

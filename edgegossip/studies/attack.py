@@ -29,7 +29,7 @@ from typing_extensions import override
 from edgegossip.choices import choose, did_you_mean
 from edgegossip.gossip.base import Neighbours, Topology
 from edgegossip.recipe import Recipe
-from edgegossip.study.lanes import Lanes
+from edgegossip.studies.lanes import Lanes
 from edgegossip.training.base import Workload
 from edgegossip.training.data.base import Batch
 from edgegossip.types import ConfigError, LocalUpdate, NodeId, Round, Vec

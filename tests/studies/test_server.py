@@ -9,10 +9,10 @@ from edgegossip.codecs.base import Ctx
 from edgegossip.engine.server_frames import frame_key
 from edgegossip.node.spec import default_members
 from edgegossip.recipe import run_id, with_settings
-from edgegossip.study.cases import Plan, make_cases
-from edgegossip.study.measure import Recorder
-from edgegossip.study.run_case import DataSetCache, check, run_case
-from edgegossip.study.server import VirtualServer
+from edgegossip.studies.cases import Plan, make_cases
+from edgegossip.studies.measure import Recorder
+from edgegossip.studies.run_case import DataSetCache, check, run_case
+from edgegossip.studies.server import VirtualServer
 from edgegossip.types import ConfigError, LocalUpdate, Metrics, UsageError
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from edgegossip.recipe import Recipe
-from edgegossip.study.cases import Plan, make_cases, product
-from edgegossip.study.summary import MOST_PANELS, variants, write_plots
+from edgegossip.studies.cases import Plan, make_cases, product
+from edgegossip.studies.summary import MOST_PANELS, variants, write_plots
 from edgegossip.types import HostError
 from tests.drawn import drawn_texts
 

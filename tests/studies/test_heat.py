@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from edgegossip.node.guard import Guard
 from edgegossip.recipe import GuardSection, Recipe, with_settings
-from edgegossip.study.cases import Case, Plan, Variant, make_cases
-from edgegossip.study.heat import CLEARS_C, HeatModel, HotBoard
-from edgegossip.study.run_case import DataSetCache, run_case
-from edgegossip.study.summary import cells, rows
+from edgegossip.studies.cases import Case, Plan, Variant, make_cases
+from edgegossip.studies.heat import CLEARS_C, HeatModel, HotBoard
+from edgegossip.studies.run_case import DataSetCache, run_case
+from edgegossip.studies.summary import cells, rows
 from edgegossip.sweep.results import Result
 from edgegossip.types import ConfigError
 from tests import one_thread

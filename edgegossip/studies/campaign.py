@@ -13,9 +13,9 @@ from typing_extensions import override
 from edgegossip.recipe import Recipe
 from edgegossip.report.style import Figures
 from edgegossip.report.units import seconds_text
-from edgegossip.study import summary
-from edgegossip.study.cases import Case, Plan, make_cases, product
-from edgegossip.study.run_case import DataSetCache, check, run_case
+from edgegossip.studies import summary
+from edgegossip.studies.cases import Case, Plan, make_cases, product
+from edgegossip.studies.run_case import DataSetCache, check, run_case
 from edgegossip.sweep.campaign import Campaign, Say, run_cases
 from edgegossip.sweep.results import Result
 from edgegossip.sweep.table import write_tables

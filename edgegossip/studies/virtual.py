@@ -53,11 +53,11 @@ from edgegossip.engine.node import NodeConfig, NodeEngine
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send
 from edgegossip.node.guard import Guard
 from edgegossip.recipe import GuardSection
-from edgegossip.study.attack import Attack, Boards, Deaf
-from edgegossip.study.heat import HeatModel, HotBoard
-from edgegossip.study.lanes import Lanes
-from edgegossip.study.link import LinkModel
-from edgegossip.study.measure import Recorder, Traffic
+from edgegossip.studies.attack import Attack, Boards, Deaf
+from edgegossip.studies.heat import HeatModel, HotBoard
+from edgegossip.studies.lanes import Lanes
+from edgegossip.studies.link import LinkModel
+from edgegossip.studies.measure import Recorder, Traffic
 from edgegossip.training.base import Workload
 from edgegossip.types import LocalUpdate, NodeId, PeerError, Round, UsageError, Vec
 

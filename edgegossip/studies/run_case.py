@@ -16,11 +16,11 @@ from edgegossip.engine.server_frames import Channel
 from edgegossip.gossip import outer
 from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make_view
 from edgegossip.recipe import DataSection, Recipe
-from edgegossip.study.cases import Case
-from edgegossip.study.lanes import Lanes, lanes_of
-from edgegossip.study.measure import Recorder, Traffic, average, measure_rounds
-from edgegossip.study.server import VirtualServer
-from edgegossip.study.virtual import VirtualFleet
+from edgegossip.studies.cases import Case
+from edgegossip.studies.lanes import Lanes, lanes_of
+from edgegossip.studies.measure import Recorder, Traffic, average, measure_rounds
+from edgegossip.studies.server import VirtualServer
+from edgegossip.studies.virtual import VirtualFleet
 from edgegossip.sweep.results import Result, plain
 from edgegossip.training.base import Workload
 from edgegossip.training.data import DataSet, open_data
