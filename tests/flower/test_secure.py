@@ -318,7 +318,7 @@ def test_a_crowd_that_asks_for_nothing_keeps_no_board_waiting(training: Run) -> 
         for s in silent[::2]:
             s.sendall(b"\x16\x03\x01\x02\x00\x01")
         heads = []
-        for k in range(places + 10):  # all of one address
+        for k in range(places + 40):  # all of one address
             s = stack.enter_context(context.wrap_socket(_dial(training.address, "127.0.0.8")))
             s.sendall(b"POST /v1/fl"[: k % 12])
             heads.append(s)
@@ -327,7 +327,7 @@ def test_a_crowd_that_asks_for_nothing_keeps_no_board_waiting(training: Run) -> 
         training.until(lambda: len(training.sink.records) > before)
         late = [t for t in training.sink.texts("refused") if "127.0.0.8" in t and "nothing in 10 s" in t]
         assert not late, "it had to wait until they had gone"
-        assert all(_is_ended(s) for s in heads[:8]), "the oldest made room"
+        assert all(_is_ended(s) for s in heads[:30]), "the oldest made room"
         heads[-1].settimeout(0.01)
         with pytest.raises(TimeoutError):
             heads[-1].recv(1)  # and newer ones are there
