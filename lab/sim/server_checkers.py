@@ -473,11 +473,12 @@ class Ledger:
             self._violate("refused", name, text)  # AWAY is no board's own answer
 
     def _check_presence(self, now_s: float) -> None:
+        answered = {note.node for _, note in self._joining}  # since this look, which is a sign of life
         for name, node in self.up.items():
-            if self._seen.get(node, math.inf) > SILENT_S or node in self._ignored:
+            silent = self._seen.get(node, math.inf) > SILENT_S and node not in answered
+            if silent or node in self._ignored:
                 self._violate("presence", name, "is taken to be there, and gives no sign of life")
                 return
-        answered = {note.node for _, note in self._joining}  # since this look
         asked_s: dict[int, float] = {}
         waits: dict[int, float] = {}  # twice as long after each Hello
         for sent in self._open.values():
