@@ -84,8 +84,8 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
-        if word in _MOVED:
-            ctx.fail(f"{word} has moved: in a clone of the project it is `python -m lab.{word}`")
+        if word in _MOVED and not ctx.resilient_parsing:
+            ctx.fail(f"{word} has moved: in a clone's folder it is `.venv/bin/python -m lab.{word}`")
         if self.get_command(ctx, word) is None and not word.startswith("-") and not ctx.resilient_parsing:
             ctx.fail(f"There is no command {word!r}{did_you_mean(word, self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)

@@ -14,6 +14,7 @@ The text is OpenMetrics 1.0 for whoever asks for that, else Prometheus' expositi
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from typing import Any
@@ -37,6 +38,7 @@ from edgegossip.types import HostError, Round
 from edgegossip.untrusted import request_target
 
 STATES = ("unfinished", "finished", "lost")
+FRESH_S = 1.0  # an answer is given again for so long: who asks in a flood gets the same
 SHARE = 0.02  # of one core for all who ask, however often: the rest is the training's
 MOST_SERIES = 20_000  # at a coordinator boards say what there is; some 60 are usual for each
 _UNITS = (("_s", "_seconds"), ("_c", "_celsius"), ("_j", "_joules"), ("_w", "_watts"), ("_hz", "_hertz"))
@@ -232,11 +234,20 @@ class Exporter(RecordSink):
 
 class _Server(OpenServer):
     def __init__(self, totals: Totals, host: str, port: int) -> None:
-        self.totals = totals
+        self._totals, self._made, self._making = totals, dict[bool, tuple[float, bytes]](), threading.Lock()
         try:
             super().__init__(host, port, _Handler, SHARE)
         except HostError as error:
             raise HostError(f"--metrics: {error}; choose another port") from None
+
+    def body(self, *, openmetrics: bool) -> bytes:
+        """Return the text as it was within the last FRESH_S."""
+        with self._making:
+            made_s, body = self._made.get(openmetrics, (-FRESH_S, b""))
+            if time.monotonic() - made_s >= FRESH_S:
+                body = text(self._totals.samples(), openmetrics=openmetrics).encode("utf-8", "replace")
+                self._made[openmetrics] = time.monotonic(), body
+            return body
 
     @override
     def may_ask(self, host: str | None) -> bool:
@@ -255,5 +266,4 @@ class _Handler(OpenHandler):
             self.send(HTTPStatus.NOT_FOUND, b"/metrics is all that is here\n")
             return
         openmetrics = wants_openmetrics(self.headers.get("Accept"))
-        body = text(self.server.totals.samples(), openmetrics=openmetrics).encode("utf-8", "replace")
-        self.send(HTTPStatus.OK, body, content_type(openmetrics=openmetrics))
+        self.send(HTTPStatus.OK, self.server.body(openmetrics=openmetrics), content_type(openmetrics=openmetrics))

@@ -32,6 +32,7 @@ class OpenServer(MemberServer):
     def __init__(self, host: str, port: int, handler: Callable[..., Any], share: float = 1.0) -> None:
         self.host = host
         self._share, self._paying, self._paid = ProcessorShare(share), threading.Lock(), threading.local()
+        self._over = threading.Event()
         super().__init__(host, port, handler, None, REQUEST_S)
 
     def pay(self) -> None:
@@ -41,7 +42,12 @@ class OpenServer(MemberServer):
         with self._paying:
             rest_s = self._share.rest_s(used_s - getattr(self._paid, "s", 0.0), time.monotonic())
         self._paid.s = used_s
-        time.sleep(rest_s)
+        self._over.wait(rest_s)
+
+    @override
+    def shutdown(self) -> None:
+        self._over.set()  # nobody rests any more
+        super().shutdown()
 
     @override
     def process_request(self, request: Any, client_address: Any) -> None:
