@@ -1,4 +1,4 @@
-"""The rival of `bench server`: a Flower app as Flower's PyTorch template writes it, run by stock
+"""The rival of `lab.bench server`: a Flower app as Flower's PyTorch template writes it, run by stock
 SuperNodes with FedAvg.
 
 It travels to them as the app.py of a Flower app bundle, so it stands alone: what plays rounds there

@@ -41,6 +41,11 @@ def test_a_drawn_schedule_is_replayed_to_the_bit_by_its_command() -> None:
     assert json.loads(result.output)["hash"] == run(drawn).digest
 
 
+def test_what_the_process_did_before_does_not_show() -> None:
+    schedule = schedule_of(2, Options(mode="shell", faults="pause@3-9:0"))
+    assert len({run(schedule).digest for _ in range(4)}) == 1  # the garbage collector comes in between
+
+
 def once_only(real: Any) -> Callable[..., None]:
     """Tells the node that a peer is there the first time, and never that it is back."""
 
