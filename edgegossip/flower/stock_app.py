@@ -1,5 +1,5 @@
-"""The rival of `lab.bench server`: a Flower app as Flower's PyTorch template writes it, run by stock
-SuperNodes with FedAvg.
+"""The rival of `lab.bench server`: a Flower app as Flower's PyTorch template writes it, run by
+stock SuperNodes with FedAvg.
 
 It travels to them as the app.py of a Flower app bundle, so it stands alone: what plays rounds there
 imports nothing of this package.
