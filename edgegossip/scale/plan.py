@@ -27,7 +27,7 @@ from edgegossip.gossip.averaging import lost_of_normal
 from edgegossip.gossip.base import Says
 from edgegossip.gossip.fragments import cut
 from edgegossip.layout import Layout
-from edgegossip.node.spec import default_members, make_topology
+from edgegossip.node.spec import default_members, make_algorithm, make_topology
 from edgegossip.recipe import Recipe, with_settings
 from edgegossip.report.table import in_columns
 from edgegossip.report.units import bytes_text, seconds_text
@@ -99,8 +99,9 @@ class Case:
         if len(boards) < 2:
             raise ConfigError(f"a run has at least 2 boards, and fleet {fleet.name} has {len(boards)} of them here")
         recipe = with_settings(recipe, {"run.nodes": len(boards)})
-        if recipe.run.mode == "gossip" and recipe.gossip.algorithm == "ad-psgd":
-            raise ConfigError("ad-psgd goes by no rounds, so there is no round to plan; take another gossip.algorithm")
+        if recipe.run.mode == "gossip" and make_algorithm(recipe).asynchronous:
+            name = recipe.gossip.algorithm
+            raise ConfigError(f"{name} goes by no rounds, so there is no round to plan; take another gossip.algorithm")
         return cls(recipe, fleet, boards, layout, step_flops * recipe.training.local_steps, _edges(recipe))
 
     @property

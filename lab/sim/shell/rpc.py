@@ -9,6 +9,7 @@ lets that through; nobody listens where no process is."""
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ class Pipe:
             self.take(*message)
 
 
-class Endpoint:
+class Endpoint(ABC):
     """Is one end of a connection. `other` is set once there is one."""
 
     def __init__(self, stack: Stack, there: int, keepalive: tuple[float, float]) -> None:
@@ -106,9 +107,9 @@ class Endpoint:
         elif kind != "pong":
             self.handle(kind, *rest)
 
+    @abstractmethod
     def handle(self, kind: str, *rest: Any) -> None:
         """Take in what concerns a call."""
-        raise NotImplementedError
 
     def shut(self, why: str, *, tell: bool = True) -> None:
         """End the connection; `tell`: the other end hears of it, when it can."""
