@@ -41,11 +41,15 @@ if TYPE_CHECKING:
 else:
 
     def replace(record, **changes):
-        """Return a copy of a dataclass with these fields changed. One without slots is copied as it
-        is, not made anew field by field and checked: some change with every message."""
+        """Return a copy of a dataclass with these fields changed. One that holds its fields and
+        nothing else, and checks nothing, is copied as it is: some change with every message."""
         fields = getattr(record, "__dict__", {})
         changed = fields | changes
-        if not fields or len(changed) > len(fields):  # it has slots, or no such field
+        if (
+            len(changed) != len(record.__dataclass_fields__)
+            or len(fields) < len(changed)
+            or hasattr(record, "__post_init__")
+        ):
             return dataclasses.replace(record, **changes)
         copy = object.__new__(type(record))
         object.__setattr__(copy, "__dict__", changed)

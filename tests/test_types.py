@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import make_dataclass
+from dataclasses import dataclass, make_dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,30 @@ def test_a_record_is_copied_with_other_fields_and_no_unknown_ones(slots: bool) -
     assert replace(record, b=3) == type(record)(record.a, 3) and replace(record).a is record.a and record.b == 2
     with pytest.raises(TypeError, match="unexpected keyword argument 'c'"):
         replace(record, c=3)
+
+
+def test_a_copy_is_checked_and_holds_nothing_that_was_worked_out_of_other_fields() -> None:
+    @dataclass(frozen=True)
+    class Range:
+        low: int
+        high: int
+
+        def __post_init__(self) -> None:
+            if self.low > self.high:
+                raise ValueError("low > high")
+
+    @dataclass(frozen=True)
+    class Square:
+        side: int
+
+        @cached_property
+        def area(self) -> int:
+            return self.side**2
+
+    with pytest.raises(ValueError, match="low > high"):
+        replace(Range(1, 2), low=3)
+    square = Square(2)
+    assert (square.area, replace(square, side=3).area) == (4, 9)
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,8 @@ def fixed_by(recipe: Recipe, options: Options) -> Options:
 
 def _server(recipe: Recipe, options: Options) -> Options:
     server, name = recipe.server, recipe.run.name
-    if options.mode == "gossip":
-        raise ConfigError(f"{name} is a server recipe: leave --mode gossip away")
+    if options.mode in ("gossip", "shell"):
+        raise ConfigError(f"{name} is a server recipe: leave --mode {options.mode} away")
     combiner = {"fedavg": "mean", "scaffold": "scaffold"}.get(server.strategy)
     if combiner is None:
         raise ConfigError(

@@ -44,6 +44,8 @@ LATEST_S = 400.0  # after that, when all must have come to the end
 def draw(seed: int, options: Options) -> Schedule:
     """Draw the schedule of a seed, as `schedule.draw` does: of fewer boards, for longer, so that
     faults outlast what boards wait for. Raises ConfigError."""
+    if options.server is not None:
+        raise ConfigError("--server is of server runs, and whole boards have no coordinator: leave --mode shell away")
     able = tuple(Named(name) for name in gossip.names() if not naming.algorithm_of(Named(name)).listens)
     for asked in options.algorithms or ():
         if asked.name not in {named.name for named in able}:

@@ -180,6 +180,8 @@ def test_what_only_one_of_them_has_says_which_it_is(options: Options, server: bo
         (("--mode", "server", "--faults", "flapping"), "unknown kind 'flapping'"),
         (("--mode", "gossip", "--faults", "coordinator-kill"), "unknown kind 'coordinator-kill'"),
         (("--mode", "gossip", "quickstart-server"), "server recipe"),
+        (("--mode", "shell", "quickstart-server"), "server recipe"),
+        (("--mode", "shell", "--server", "quorum=2"), "no coordinator"),
         (("--mode", "server", "quickstart-gossip"), "gossip recipe"),
         (("quickstart-server", "--set", "server.strategy=krum"), "krum"),
     ],
