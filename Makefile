@@ -23,7 +23,9 @@ NATIVE_SOURCES := CMakeLists.txt $(shell find edgegossip/native/src -type f)
 # An editable install keeps a list of the modules: it is made anew when one comes or goes.
 MODULES := $(VENV)/.modules-$(shell find edgegossip -name '*.py' | sort | cksum | cut -d' ' -f1)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-LOCKED := $(PIP) install --require-hashes --no-deps
+# pip would compile what it unpacks on one core; all of them do that after it. Files that are no Python of this version stay as they are.
+LOCKED := $(PIP) install --require-hashes --no-deps --no-compile
+BYTECODE = $(call step,bytecode,bytecode) $(SHELL) -c '$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || :'
 # $(call step,WHAT,LOG) COMMAND: one line that says how far it is.
 step = $(BIN)/python scripts/progress.py "$(1)" build/log/$(2).txt
 # Workers of the test suite: one more than the cores of a small machine, as tests of processes and networks wait half of their time.
@@ -128,11 +130,13 @@ $(DEPENDENCIES): locks/laptop.txt locks/container.txt locks/torch-cpu.txt locks/
 	@$(call step,PyTorch,torch) $(SHELL) -c '$(LOCKED) -r locks/torch-cpu.txt || $(LOCKED) -r locks/torch.txt'
 	@if $(BIN)/python -c 'import sys; from importlib.metadata import requires; sys.exit(not any("nvidia" in r or "cuda" in r for r in requires("torch")))'; \
 	  then echo "this PyTorch wants CUDA: 4 GB of disk (docs/howto/install.md says how to do without)"; $(call step,CUDA,cuda) $(LOCKED) -r locks/cuda.txt; fi
+	@$(BYTECODE)
 	@touch $@
 
 # Every extra, and what tests and documentation need.
 $(DEVELOPER): $(DEPENDENCIES) locks/developer.txt
 	@$(call step,packages for development,developer) $(LOCKED) -r locks/developer.txt
+	@$(BYTECODE)
 	@touch $@
 
 # The package itself, editable: Python changes are live, C++ changes are built by the next make.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from edgegossip.types import ConfigError
@@ -95,10 +96,17 @@ def check_keywords(
     check_values(name, target, params)
 
 
+@lru_cache(maxsize=1024)
+def hints_of(target: Any) -> Mapping[str, Any]:
+    """Return the types that a class or function declares, which Python compiles anew from their
+    text whenever it is asked."""
+    return get_type_hints(target, include_extras=True)
+
+
 def check_values(name: str, target: Callable[..., Any], params: Mapping[str, Any]) -> None:
     """Raise ConfigError for a value that is not what the annotation of this keyword of `target`
     says: true or false, or in a `Range`."""
-    hints = get_type_hints(target, include_extras=True)
+    hints = hints_of(target)
     for key, value in params.items():
         hint = hints.get(key)
         if hint is bool and not isinstance(value, bool):

@@ -22,11 +22,11 @@ import math
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tomli_w
 
-from edgegossip.choices import did_you_mean
+from edgegossip.choices import did_you_mean, hints_of
 from edgegossip.types import ConfigError
 
 REQUIRED: Any = inspect.Parameter.empty  # the default of what has none
@@ -125,7 +125,7 @@ def options_of(source: Any) -> tuple[Option, ...]:
             (`choices.Range`) stand in the help: `choices.check_keywords` checks them.
     """
     if isinstance(source, type) and is_dataclass(source):
-        hints = get_type_hints(source, include_extras=True)
+        hints = hints_of(source)
         found: list[Option] = []
         for f in fields(source):
             if is_dataclass(inner := hints[f.name]):
@@ -143,7 +143,7 @@ def options_of(source: Any) -> tuple[Option, ...]:
 def build(kind: type[Any], values: Mapping[str, Any]) -> Any:
     """Return the dataclass of options with these values by name; those of a field that is itself
     one are among them."""
-    inner: dict[str, Any] = {name: hint for name, hint in get_type_hints(kind).items() if is_dataclass(hint)}
+    inner: dict[str, Any] = {name: hint for name, hint in hints_of(kind).items() if is_dataclass(hint)}
     return kind(**{f.name: build(inner[f.name], values) if f.name in inner else values[f.name] for f in fields(kind)})
 
 
@@ -158,7 +158,7 @@ def as_toml(value: Any) -> str:
 
 def _of_keywords(function: Callable[..., Any]) -> Iterable[Option]:
     source = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
-    hints = get_type_hints(source, include_extras=True)
+    hints = hints_of(source)
     for name, parameter in inspect.signature(function).parameters.items():
         o = _typed(Option(name, hints.get(name, Any), parameter.default))
         if o.type in _WORDS:

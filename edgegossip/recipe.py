@@ -18,11 +18,11 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import tomli_w
 
-from edgegossip.choices import did_you_mean
+from edgegossip.choices import did_you_mean, hints_of
 from edgegossip.files import read_text
 from edgegossip.options import Option, as_toml, option, options_of
 from edgegossip.types import ConfigError
@@ -657,9 +657,9 @@ def _without_later_keys(recipe: Recipe) -> dict[str, Any]:
     return document
 
 
-def sections() -> dict[str, Any]:
+def sections() -> Mapping[str, Any]:
     """Return the sections of a recipe by name; `options.declared` has the keys of each."""
-    return get_type_hints(Recipe)
+    return hints_of(Recipe)
 
 
 def describe_keys() -> list[tuple[str, str, str]]:

@@ -51,6 +51,7 @@ def test_a_function_on_boards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert result.state_dict()["weight"].shape == (2, 4)
 
 
+@pytest.mark.slow  # what failed is told as in tests/fleet/launch
 def test_a_quiet_run_that_fails_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Here the coordinator's script, when all is done. What it kept fits the model: second names,
     complex numbers."""

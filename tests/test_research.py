@@ -19,7 +19,7 @@ SMALL = {
     "data.test_examples": 100,
     "model.params": {"hidden": [8]},
     "training.batch_size": 8,
-    "rounds": 6,
+    "rounds": 3,
 }
 
 

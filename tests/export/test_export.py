@@ -103,7 +103,7 @@ def export(*arguments: object) -> dict:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("precision", ["int8", "fp32"])
+@pytest.mark.parametrize("precision", ["int8", pytest.param("fp32", marks=pytest.mark.slow)])
 def test_the_model_of_a_run_is_as_accurate_in_onnxruntime(precision: str, tmp_path: Path):
     run = run_folder(tmp_path / "run", precision, 12)
     said = export(run, "-o", tmp_path / "m.onnx")

@@ -32,7 +32,7 @@ class Reader(nn.Module):
         return found
 
 
-@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+@pytest.mark.parametrize("suffix", [pytest.param(".onnx", marks=pytest.mark.slow), ".pt2"])
 def test_a_transformer_with_whole_number_inputs_of_any_batch_size(suffix: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, ids = Reader().eval(), torch.randint(0, 50, (5, 7))

@@ -18,7 +18,7 @@ CODED = ("FedAdam", "Krum", "FedXgbBagging", "DifferentialPrivacyClientSideAdapt
 
 
 # Their likes are FedAdam, FedMedian and Krum.
-LIKE_OTHERS = ("FedAdagrad", "FedYogi", "FedAvgM", "FedProx", "FedTrimmedAvg", "MultiKrum")
+LIKE_OTHERS = ("FedAdagrad", "FedYogi", "FedAvgM", "FedProx", "FedTrimmedAvg", "MultiKrum", "Bulyan")
 
 
 @pytest.fixture

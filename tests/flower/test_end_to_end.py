@@ -91,6 +91,7 @@ def _gone(pid: int) -> bool:
         return True
 
 
+@pytest.mark.slow  # whole runs through a coordinator are tests/e2e/test_forked.py's
 def test_three_boards_give_exact_fedavg_and_leave_nothing_behind(
     fleet: Fleet, sink: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ SMALL = ("data.train_examples=400", "data.test_examples=100", "model.params.hidd
 SETS = tuple(word for setting in SMALL for word in ("--set", setting))
 
 
-def asked(out, settings=(*SMALL, "run.rounds=6"), sweeps=("codec.name=fp32,minmax8",), seeds="1,2", **more):
+def asked(out, settings=(*SMALL, "run.rounds=3"), sweeps=("codec.name=fp32,minmax8",), seeds="1,2", **more):
     recipe, points = load("quickstart-gossip", settings), [parse_sweep(text) for text in sweeps]
     return StudyOptions(recipe, points, seeds=parse_seeds(seeds), out=out, figures=Figures(plots=False), **more)
 

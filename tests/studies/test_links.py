@@ -56,9 +56,8 @@ def seconds_of_rounds(**settings: Any) -> list[float]:
 
 
 # Boards' rates without a model are tests/engine/test_rates.py's; 50 rounds take some seconds.
-@pytest.mark.parametrize(
-    "mode", [*(pytest.param(mode, marks=pytest.mark.slow) for mode in ("choco-sgd", "dpsgd")), "server"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["choco-sgd", "dpsgd", "server"])
 def test_rounds_are_as_long_as_before_soon_after_a_link_got_ten_times_slower(mode: str) -> None:
     """They were allowed a fifth of a second under way; the first slow one takes ten times that."""
     seconds = 0.2

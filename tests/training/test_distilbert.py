@@ -256,7 +256,7 @@ def texts_recipe(folder, **training):
 
 
 @pytest.mark.filterwarnings("ignore::edgegossip.int8.ConversionNotice")
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.slow), "int8"])
 def test_a_board_learns_sentence_lengths(tmp_path, precision):
     chosen = texts_recipe(tmp_path, precision=precision)
     board = training.build_workload(chosen, 0)

@@ -94,7 +94,7 @@ def test_large_models_train(name, norm):
 @pytest.mark.parametrize(
     ("pixels", "expected"),  # Keras: (n - 1) // 2 after the stem, then half of it, rounded up, a reduction
     [
-        ((224, 224), ((56, 56), (28, 28), (28, 28), (14, 14), (7, 7))),
+        pytest.param((224, 224), ((56, 56), (28, 28), (28, 28), (14, 14), (7, 7)), marks=pytest.mark.slow),
         ((32, 7), ((8, 2), (4, 1), (4, 1), (2, 1), (1, 1))),
     ],
 )

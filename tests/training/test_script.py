@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 import re
-import subprocess
+import runpy
 import sys
 import textwrap
 import threading
@@ -707,15 +707,15 @@ def test_by_itself_a_script_leaves_its_model_as_it_is(tmp_path: Path) -> None:
             """
         )
     )
-    subprocess.run([sys.executable, str(path)], capture_output=True, timeout=120, check=True)
+    runpy.run_path(str(path), run_name="__main__")
 
 
-def test_by_itself_a_script_trains_alone(tmp_path: Path) -> None:
+def test_by_itself_a_script_trains_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "train.py"
     text = textwrap.dedent(REGRESSION).replace("scheduler]", "scheduler], rounds=20")
     path.write_text(text)
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120, check=True)
-    lines = done.stdout.splitlines()
+    runpy.run_path(str(path), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("round 2 of 20, alone: loss ") and "mae" in lines[0]
     assert len(lines) == 11 and lines[-1] == "ended 19"
 

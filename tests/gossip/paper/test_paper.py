@@ -47,7 +47,7 @@ def test_rounds_equal_the_paper(name: str, graph: str, codec: Any, seed: int) ->
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=2)
+@settings(max_examples=1)
 @given(data=st.data())
 def test_any_number_of_nodes_and_any_graph(name: str, data: st.DataObject) -> None:
     draw_a_case(name, data, ROUNDS)

@@ -81,6 +81,7 @@ def test_json_document():
     assert document["machine"]["packages"]["numpy"] == np.__version__ and document["repeat"] == 1
 
 
+@pytest.mark.slow  # times them all
 def test_every_codec_of_the_default_list_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "sys.argv", ["lab/bench/__main__.py", "codecs", "--check", "a b"]

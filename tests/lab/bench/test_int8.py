@@ -77,6 +77,7 @@ def test_peak_memory_is_measured_where_the_kernel_tells():
     assert found is None or 0 <= found < 2**30
 
 
+@pytest.mark.slow  # a process that loads torch anew
 def test_predictions_have_rows_of_their_own_and_torch_is_held_to_avx2_as_the_kernels_are():
     isa = "avx2" if "avx2" in native.available_isas() else "portable"
     command = [sys.executable, "-m", "lab.bench", "int8", "--inference", "--isa", isa]
