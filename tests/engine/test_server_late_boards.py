@@ -319,8 +319,11 @@ def test_a_late_answer_that_is_an_error_or_a_lie_is_logged_and_harms_nothing() -
     run.boards[0].takes_s = 0.3  # always late
     run.boards[0].spoil = {2: fail, 9: lambda r: replace(r, evaluation=DecodeError("the evaluation makes no sense"))}
     run.boards[0].spoil |= dict.fromkeys(range(10, 40), fail)
+    for board in run.boards[1:]:
+        board.spoil = dict.fromkeys(range(30), lambda r: replace(r, evaluation=None))
     run.play()
     assert "refused a late answer of board-0: out of memory" in run.texts("refused")
+    assert any("(board-0: out of memory; board-" in text for text in run.texts("not-evaluated"))
     assert len(run.rounds) == 40 and 39 in run.evaluations()
 
 
