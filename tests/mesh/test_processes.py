@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -36,17 +35,6 @@ def join(a: GrpcTransport, b: PeerProcess) -> None:
     a.connect({"b": b.address})
     b.connect({"a": a.address})
     wait_for(a, PeerUp)
-
-
-def test_big_and_small_frames_between_processes(a, b):
-    join(a, b)
-    frames = [os.urandom(n) for n in (1, 300_000, 20 << 20, 10_000)]
-    for frame in frames:
-        a.send("b", [frame])
-    for frame in frames:
-        assert bytes(wait_for(a, Received).data) == frame
-    assert b.end() == (0, "")
-    assert wait_for(a, PeerDown).left
 
 
 def test_a_killed_peer_is_down_after_the_grace_time_and_its_frames_fail(a, b):
