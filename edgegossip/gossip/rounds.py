@@ -291,8 +291,7 @@ class Synchronous(GossipAlgorithm[State]):
         messages.check_same_run(s.view, view)
         back = {j for j, name in enumerate(view.members) if name in s.view.down - view.down}
         gone = {j for j, name in enumerate(view.members) if name in view.down - s.view.down}
-        claims = {j: r for j, r in s.claims.items() if view.members[j] not in view.down}
-        s = replace(s, view=view, ctx=self._context(view, s.index, s.round), claims=claims)
+        s = replace(s, view=view, ctx=self._context(view, s.index, s.round))
         s, hellos = self._on_peers_up(self._on_peers_down(s, gone), back)
         if s.stepped is None:
             return s, hellos

@@ -285,7 +285,9 @@ def test_a_board_with_nothing_waits_a_while_for_a_neighbour_that_is_started_agai
     assert isinstance(a.question, Train)
     a.update().give(PeerDown("b", "it was restarted"))
     assert a.engine.stage is Stage.ALONE  # the time runs anew
-    a.wait(125.0)
+    a.wait(110.0)
+    assert a.engine.stage is Stage.ALONE
+    a.wait(15.0)
     assert isinstance(a.question, Failed)
 
 

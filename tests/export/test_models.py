@@ -30,6 +30,7 @@ from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
 from edgegossip.node.storage import Checkpointer, about_model
 from edgegossip.report.models import RunModels
 from edgegossip.training.base import KEPT
+from edgegossip.training.workload import TorchWorkload
 from edgegossip.types import ConfigError, DataError
 from tests.node.fakes import ListSink, Quadratic
 from tests.training.fakes import recipe
@@ -344,6 +345,15 @@ def test_an_adapter_is_what_travelled_alone(board: str | None, run: Path, tmp_pa
         CliRunner().invoke(
             cli, ["model", str(run), "--adapter", "-o", str(tmp_path / "m.onnx")], catch_exceptions=False
         )
+
+
+@pytest.mark.parametrize("command", ["save", "convert"])
+def test_as_many_examples_set_the_scales_as_are_asked_for(command: str, tmp_path: Path) -> None:
+    run = folder(tmp_path / "run", training={"precision": "int8"})
+    board = TorchWorkload.build(recipes.load(str(run / "recipe.toml")), 0)
+    for name in BOARDS:
+        put(run, f"{name}.npz", len(board.layout.tensors), board.state(board.initial(1)))
+    assert model(command, run, "--examples", 8, "-o", tmp_path / "m.onnx")["calibrated"] == 8
 
 
 def autoencoder(input_shape: tuple[int, ...], outputs: int, norm: str) -> torch.nn.Module:

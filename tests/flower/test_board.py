@@ -259,9 +259,21 @@ def test_what_a_codec_loses_is_measured_in_the_memory_of_the_change(consumable: 
 
 
 @pytest.mark.parametrize("moves", [False, True], ids=["nothing comes through", "more comes through"])
-def test_a_coordinator_that_takes_some_of_a_large_answer_is_not_away(moves: bool, sink: Memory) -> None:
-    client = NodeClient("board-0", "127.0.0.1:1", lambda: toy.Toy(1), codecs.get("fp32"), sink, patience_s=0.2)
-    link = client._link = SimpleNamespace(moved=0)  # type: ignore[assignment]
+def test_a_coordinator_that_a_large_message_comes_from_or_goes_to_is_not_away(
+    moves: bool, sink: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda s: now.append(now.pop() + s))
+    monkeypatch.setattr("edgegossip.flower.client.time", clock)
+    monkeypatch.setattr("edgegossip.telemetry.spans.time", clock)
+    client = NodeClient("board-0", "127.0.0.1:1", lambda: toy.Toy(1), codecs.get("fp32"), sink, patience_s=0.5)
+    incoming = SimpleNamespace(contents={})
+
+    def fetch(_: object) -> str | None:
+        incoming.contents |= {len(incoming.contents): b""} if moves else {}
+        return "whole" if len(incoming.contents) == 40 else None
+
+    link = client._link = SimpleNamespace(moved=0, fetch=fetch)  # type: ignore[assignment]
 
     def push() -> str:
         link.moved += moves
@@ -269,11 +281,26 @@ def test_a_coordinator_that_takes_some_of_a_large_answer_is_not_away(moves: bool
             raise LinkError("a request timed out", gone=True)
         return "taken"
 
+    assert client._fetch(incoming) == ("whole" if moves else None)  # type: ignore[arg-type]
     if moves:
         assert client._retry(push) == "taken"
     else:
         with pytest.raises(PeerError, match="gave up on the coordinator"):
             client._retry(push)
+
+
+@pytest.mark.parametrize(("number", "tries"), [(7, 2), (8, 1)])
+def test_an_answer_is_given_again_to_who_knows_the_board_as_the_same(number: int, tries: int, sink: Memory) -> None:
+    """A SuperLink that gives it another number does not know the question."""
+    given = []
+
+    def reply(message: object) -> None:
+        given.append(message)
+        raise LinkError("who are you?", gone=False, unknown=True)
+
+    client = NodeClient("board-0", "127.0.0.1:1", lambda: toy.Toy(1), codecs.get("fp32"), sink)
+    client._link, client._id = SimpleNamespace(moved=0, join=lambda: number, reply=reply), 7  # type: ignore[assignment]
+    assert client._refusal("an answer").unknown and given == ["an answer"] * tries  # type: ignore[arg-type, union-attr]
 
 
 def test_a_board_that_cannot_train_says_why_also_where_the_coordinator_is_away(in_run: int, sink: Memory) -> None:

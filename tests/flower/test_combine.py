@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -229,16 +228,6 @@ def test_a_strategy_hears_a_board_whose_sensor_is_of_another_scale(strategy: str
     run.play()
     assert not [text for text in run.texts("refused") if "times as long" in text]
     assert run.used[2:] == [4] * 4
-
-
-def test_no_board_takes_over_a_strategy_by_the_examples_that_it_claims(in_run: int) -> None:
-    honest, run = (with_strategy(Run(boards=6, rounds=12), "fedadam") for _ in range(2))
-    lie = with_frame(lambda f: replace(scaled(f, -1.0), aux={**f.aux, Aux.EXAMPLES: 1e12}))
-    run.boards[5].spoil = dict.fromkeys(range(12), lie)
-    right, found = honest.play() - honest.initial, run.play() - run.initial
-    assert right @ found > 0.6 * np.linalg.norm(right) * np.linalg.norm(found)
-    assert all("1e+12 examples, " in text and "as many as the typical one" in text for text in run.texts("refused"))
-    assert run.texts("quarantine")
 
 
 def test_with_a_strategy_of_two_boards_one_may_be_nearly_done(in_run: int) -> None:

@@ -343,11 +343,6 @@ def test_states_never_change() -> None:
             assert dict(s.begun) == begun and dict(s.taken) == taken
 
 
-def test_relative_error_of_a_model_of_zeros() -> None:
-    net = Net(np.zeros((2, N), np.float32))
-    assert net.step(0)[-1].relative_error == 0.0
-
-
 def test_suspects_are_named_with_the_reason() -> None:
     net = make_net(2, repeats=0)
     actions = net.step(0)

@@ -232,14 +232,17 @@ def test_the_momentum_changes_when_the_round_is_done_wherever_that_is_said(kind:
     np.testing.assert_array_equal(s.before, ONE)
 
 
-def test_a_model_that_others_change_between_rounds_counts() -> None:
+@pytest.mark.parametrize(("restarts", "before"), [(False, 1), (True, 3)])
+def test_a_model_that_others_change_between_rounds_counts(restarts: bool, before: int) -> None:
+    """But not what came before a restart: that round is over."""
     inner = Scripted((0, 3.0, []))
     algorithm: Any = with_momentum(inner, "quasi-global", 0.5)
     s, _ = algorithm.receive(algorithm.init(ONE, view(0, GRAPH)), None)
+    s = algorithm.resume(s, view(0, GRAPH, boot=7)) if restarts else s
     np.testing.assert_array_equal(algorithm.model(s), 3 * ONE)
     inner.next = (1, 2.0, [done(0)])
     s, _ = algorithm.step(s, update(-ONE, lr=1.0))
-    np.testing.assert_array_equal(s.momentum, 0.5 * (1 - 2) * ONE[:TRAINED])
+    np.testing.assert_array_equal(s.momentum, 0.5 * (before - 2) * ONE[:TRAINED])
 
 
 @pytest.mark.parametrize("kind", ALL)

@@ -193,6 +193,19 @@ def test_a_model_that_is_taken_over_is_not_merged_with_the_own(waits: bool) -> N
     np.testing.assert_array_equal(algorithm.model(s), 9 * ONE)
 
 
+@pytest.mark.parametrize(("forward", "expected"), [(1, 6.0), (2, 10.0)])
+def test_an_exchange_that_was_given_up_is_not_merged(forward: int, expected: float) -> None:
+    """The own model is 2, and the exchange leads to 9, in its round or far behind others."""
+    inner = Scripted((0, 1.0, []))
+    algorithm: Any = replace(around(merge=0.5), algorithm=inner)
+    s, _ = algorithm.step(algorithm.init(ONE, view(0, GRAPH)), update(ONE))
+    inner.next = (forward, 9.0, [Checkpoint(), done(forward - 1)])
+    s, _ = algorithm.receive(s, Message("board-1", None))  # type: ignore[arg-type]
+    inner.next = (0, 9.0, [])
+    s, _ = algorithm.step(s, update(ONE))
+    np.testing.assert_array_equal(algorithm.model(s), expected * ONE)
+
+
 @pytest.mark.parametrize(
     ("name", "values", "words"),
     [

@@ -90,12 +90,13 @@ class SlowAnswers(Relay):
                 sink.shutdown(socket.SHUT_WR)
 
 
-class CutOnce(Relay):
-    """Relays connections to `address`, and breaks the first one that has brought `after_bytes`
-    there."""
+class Cut(Relay):
+    """Relays connections to `address`, and breaks the one that brings `after_bytes` there; after as
+    many more the next one, `times` in all."""
 
-    def __init__(self, address: str, after_bytes: int) -> None:
-        self._left, self.cuts = after_bytes, 0
+    def __init__(self, address: str, after_bytes: int, times: int = 1) -> None:
+        self._after = self._left = after_bytes
+        self._times, self.cuts = times, 0
         super().__init__(address)
 
     def _accept(self) -> None:
@@ -111,10 +112,10 @@ class CutOnce(Relay):
         with suppress(OSError):
             while data := source.recv(65_536):
                 sink.sendall(data)
-                if counted and not self.cuts:
+                if counted and self.cuts < self._times:
                     self._left -= len(data)
                     if self._left <= 0:
-                        self.cuts += 1
+                        self._left, self.cuts = self._after, self.cuts + 1
                         break
         for s in (source, sink):
             with suppress(OSError):

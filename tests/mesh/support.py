@@ -90,11 +90,6 @@ class PeerProcess:
         self.process.stdin.write(f"hold {seconds}\n")
         self.process.stdin.flush()
 
-    def end(self) -> tuple[int, str]:
-        """Ask it to close; exit status and what it wrote to standard error."""
-        _, errors = self.process.communicate(timeout=PATIENCE_S)
-        return self.process.returncode, errors
-
     def kill(self) -> None:
         self.process.kill()
         self.process.communicate()

@@ -10,12 +10,12 @@ import pytest
 
 from edgegossip.memory import Spool
 from edgegossip.mesh import GrpcTransport
-from edgegossip.mesh.base import PeerUp, Received, SendReceipt
+from edgegossip.mesh.base import Notice, PeerUp, Received, SendReceipt
 from edgegossip.mesh.congestion import MAX_BYTES
 from edgegossip.mesh.inbound import FrameAssembler, Refused, SenderState
 from edgegossip.mesh.outbound import FrameQueue, QueuedFrame
 from edgegossip.mesh.wire import ChunkView
-from tests.mesh.relay import CutOnce
+from tests.mesh.relay import Cut
 from tests.mesh.support import QUICK, RUN, wait_for
 
 SIZE = 40_000_000
@@ -23,7 +23,7 @@ SIZE = 40_000_000
 
 def test_a_broken_transfer_goes_on_where_it_was():
     with GrpcTransport("a", RUN, limits=QUICK) as a, GrpcTransport("b", RUN, limits=QUICK) as b:
-        relay = CutOnce(b.address, 30_000_000)
+        relay = Cut(b.address, 30_000_000)
         try:
             a.connect({"b": relay.address})
             b.connect({"a": a.address})
@@ -37,6 +37,23 @@ def test_a_broken_transfer_goes_on_where_it_was():
             # What was under way is lost, with a little that Python had not seen yet; anew it would
             # be 70 MB.
             assert SIZE < receipt.message_bytes < SIZE + MAX_BYTES + 4_000_000
+        finally:
+            relay.close()
+
+
+def test_breaks_lose_and_repeat_nothing_and_each_is_told_with_its_cause_and_its_end():
+    with GrpcTransport("a", RUN, limits=QUICK) as a, GrpcTransport("b", RUN, limits=QUICK) as b:
+        relay = Cut(b.address, 1_000_000, times=4)
+        try:
+            a.connect({"b": relay.address})
+            b.connect({"a": a.address})
+            wait_for(a, PeerUp)
+            for i in range(400):
+                a.send("b", [i.to_bytes(4, "big"), bytes(20_000)])
+            for _ in range(4):  # of fewer causes than that
+                assert wait_for(a, Notice).text.startswith(f"lost b at {relay.address}: ")
+                assert wait_for(a, Notice).text == "b is back"
+            assert [int.from_bytes(wait_for(b, Received).data[:4], "big") for _ in range(400)] == list(range(400))
         finally:
             relay.close()
 

@@ -155,14 +155,15 @@ def test_a_full_queue_fails_the_frame_and_not_the_peer():
         wait_for(b, Received)  # b goes on taking frames
 
 
-def test_once_the_frames_of_the_run_are_known_only_a_few_may_wait_for_a_peer(monkeypatch):
+@pytest.mark.parametrize(("limit", "frames"), [(QUICK.max_queue_bytes, 10), (3_000_000, 3)])
+def test_once_the_frames_of_the_run_are_known_only_a_few_may_wait_for_a_peer(monkeypatch, limit, frames):
     monkeypatch.setattr("edgegossip.mesh.outbound._LEAST_QUEUE_BYTES", 1_000_000)
-    with GrpcTransport("a", RUN, limits=replace(QUICK, flush_s=0.01)) as a:
+    with GrpcTransport("a", RUN, limits=replace(QUICK, flush_s=0.01, max_queue_bytes=limit)) as a:
         a.connect({"b": "127.0.0.1:1"})
         a.limit_frames(1_000_000)
         a.connect({"c": "127.0.0.1:1"})
         for peer in ("b", "c"):
-            tickets = [a.send(peer, [bytes(1_000_000)]) for _ in range(11)]
+            tickets = [a.send(peer, [bytes(1_000_000)]) for _ in range(frames + 1)]
             assert wait_for(a, SendFailed).frame_id == tickets[-1]
 
 

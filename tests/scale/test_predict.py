@@ -52,6 +52,12 @@ def test_equal_boards_on_a_shared_link_take_bytes_over_rate():
         assert board.transmit_s + board.wait_s == pytest.approx(0.6, rel=1e-6) and board.decode_s == pytest.approx(0.02)
 
 
+def test_a_round_is_the_mean_of_whole_periods():
+    works = [BoardWork(1.0, 0.0, 0.0, 8e6)] * 2  # 1 MB/s each way
+    parts = gossip_round(works, lambda r: [Message(k, 1 - k, (1 + r % 3) * 100_000) for k in (0, 1)], SWITCH, period=3)
+    assert round_seconds(parts) == pytest.approx(1.2, rel=1e-6)
+
+
 def test_everybody_waits_for_the_slowest_in_the_end():
     works = [BoardWork(1.0 if k == 0 else 0.1, 0.0, 0.0, 1e9) for k in range(4)]
     parts = gossip_round(works, ring(4, 1000), SWITCH)

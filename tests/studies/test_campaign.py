@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -18,6 +19,7 @@ from edgegossip.recipe import load
 from edgegossip.report.style import Figures
 from edgegossip.studies.campaign import Study, StudyOptions, run
 from edgegossip.studies.cases import parse_seeds, parse_sweep
+from edgegossip.sweep import campaign
 from edgegossip.sweep.results import ResultStore, read_results
 from edgegossip.types import ConfigError, HostError
 
@@ -97,6 +99,20 @@ def test_what_is_there_is_not_run_again_and_more_can_be_asked_for(tmp_path):
 def test_two_processes_give_what_one_gives(whole, tmp_path):
     run(asked(tmp_path, jobs=2), quiet, quiet)
     assert results_without_time(tmp_path) == results_without_time(whole[0])
+
+
+def test_progress_is_told_once_a_second(monkeypatch):
+    now, told = [0.0], []
+    monkeypatch.setattr(campaign, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def runner(case, report):
+        for round in range(1, 13):
+            now[0] += 0.25
+            report(round)
+        return {}
+
+    assert list(campaign.run_cases(["x"], 1, runner, lambda case, round: told.append(round))) == [("x", {})]
+    assert told == [4, 8, 12]
 
 
 @pytest.mark.slow  # what such a kill leaves, a torn line too, another study goes on from above

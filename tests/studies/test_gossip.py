@@ -100,12 +100,6 @@ def test_bytes_are_those_of_the_frames_that_were_sent(base, monkeypatch):
     assert first["round"] == 2 and 0.4 < first["sent_bytes"] / sum(size for size, _ in built) < 0.6
 
 
-def test_a_run_that_diverges_has_a_result_that_says_so(base):
-    result = result_of(with_settings(base, {"training.lr": 1000.0, "run.rounds": 50, "training.momentum": 0.99}))
-    assert result["state"] == "failed" and result["reason"]
-    assert "accuracy" not in result and result["sent_bytes"]["payload"] > 0
-
-
 @dataclasses.dataclass
 class _Numbers:
     """A workload that adds 1 and has no data."""

@@ -53,7 +53,8 @@ def test_the_bits_of_a_study_do_not_depend_on_its_threads(base, settings):
 def test_a_run_that_diverges_says_so_from_any_lane(base):
     recipe = with_settings(base, {"training.lr": 1000.0, "run.rounds": 50, "training.momentum": 0.99})
     alone, together = (figures_of(with_settings(recipe, {"run.threads": threads}))[0] for threads in (1, 2))
-    assert alone["state"] == together["state"] == "failed" and alone["reason"] == together["reason"]
+    assert alone["state"] == together["state"] == "failed" and alone["reason"] == together["reason"] != ""
+    assert "accuracy" not in alone and alone["sent_bytes"]["payload"] > 0
 
 
 def test_lanes_work_at_the_same_time_and_each_in_order():

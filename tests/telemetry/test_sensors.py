@@ -4,6 +4,7 @@ import math
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -45,6 +46,14 @@ def test_what_each_board_says(name, tmp_path):
 def test_a_machine_without_sensors_is_left_in_peace(tmp_path):
     assert detect(tmp_path) == () and sample(()) == {}
     assert MachineSampler(tmp_path).sample() == {}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_two_sensors_the_hottest_counts_and_whichever_sees_it_throttled(turned):
+    cool = {"sys/temperature_c": 40.0, "sys/throttled": 1.0, "sys/frequency_hz": 1e9}
+    hot = {"sys/temperature_c": 70.0, "sys/throttled": 0.0, "sys/frequency_hz": 2e9}
+    one, two = (SimpleNamespace(read=lambda said=said: said) for said in ((hot, cool) if turned else (cool, hot)))
+    assert sample((one, two)) == {**one.read(), "sys/temperature_c": 70.0, "sys/throttled": 1.0}
 
 
 @pytest.mark.parametrize("name", NAMES)

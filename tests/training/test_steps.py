@@ -341,9 +341,13 @@ def test_a_copy_that_begins_at_what_was_mixed_and_is_loaded_back_is_not_told(sta
     assert remarks(start, text) == []
 
 
-@pytest.mark.parametrize(("since", "said"), [(0, 0), (1, 1), (2, 1)])
-def test_parameters_that_come_later_and_do_not_travel_are_told_once(start: Start, since: int, said: int) -> None:
+@pytest.mark.parametrize(("anew", "since", "said"), [(False, 0, 0), (False, 1, 1), (False, 2, 1), (True, 0, 0)])
+def test_parameters_that_come_later_and_do_not_travel_are_told_once(
+    start: Start, anew: bool, since: int, said: int
+) -> None:
     added = f"round == {since} and optimizer.add_param_group(" + "{'params': [scale]})"
+    if anew:  # an optimiser a round is no more of them
+        added = "optimizer = torch.optim.SGD([*model.parameters(), scale], lr=0.1)"
     text = each_round(added, after="scale = nn.Parameter(torch.ones(1))").replace(
         "(model(x) - y)", "(scale * model(x) - y)"
     )

@@ -166,7 +166,8 @@ def test_what_a_shell_reads_while_packages_configure_themselves(tmp_path):
 
 def test_packages_of_a_tree(tmp_path):
     first = "Package: a\nStatus: install ok installed\nVersion: 1-2\n"
-    status = f"{first}\nPackage: b\nStatus: deinstall ok config-files\nVersion: 3\n"
+    gone = ("deinstall ok config-files", "unknown ok not-installed", "install reinstreq half-installed")
+    status = "\n".join([first, *(f"Package: b{k}\nStatus: {how}\nVersion: 3\n" for k, how in enumerate(gone))])
     rootfs.write_files(tmp_path, {"var/lib/dpkg/status": status})
     assert dict(rootfs.packages(tmp_path)) == {"a": "1-2"}
 

@@ -192,6 +192,14 @@ def test_a_gpu_that_is_not_there_is_missed_before_the_run(monkeypatch: pytest.Mo
     preflight(recipes.load("quickstart-gossip", ["training.device=cpu"]), MEMBERS)
 
 
+@pytest.mark.parametrize(("mode", "last"), [("gossip", 65_532), ("server", 65_535)])
+def test_a_run_may_have_the_last_ports_that_there_are(mode: str, last: int) -> None:
+    """Which is what one that needs one more is told to take."""
+    preflight(recipes.load(f"quickstart-{mode}", [f"network.port={last}"]), MEMBERS)
+    with pytest.raises(ConfigError, match=f"the nearest .*{last}$"):
+        preflight(recipes.load(f"quickstart-{mode}", [f"network.port={last + 1}"]), MEMBERS)
+
+
 def test_a_coordinator_does_not_evaluate_a_part_of_a_model() -> None:
     settings = ['model.keep=["3.*"]', "evaluation.where=coordinator"]
     with pytest.raises(ConfigError, match=r"model.keep leave a part .* set evaluation.where = .boards"):

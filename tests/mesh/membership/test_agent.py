@@ -12,6 +12,7 @@ import pytest
 
 from edgegossip.fleet.revocation import tell
 from edgegossip.mesh import GrpcTransport
+from edgegossip.mesh.base import Moved, TransportEvent
 from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership.agent import Agent
 from edgegossip.mesh.membership.protocol import Entry, Output, Ping, Rows, Status, SwimSettings, View
@@ -35,11 +36,12 @@ class Member:
         self, name: str, fleet: TestFleet | None = None, known: Rows = (), manifest: manifests.Manifest = MANIFEST
     ) -> None:
         self.said: list[str] = []
+        self.posted: list[TransportEvent] = []
         security = fleet.security(name) if fleet else None
         self.agent = Agent(
             manifest,
             name,
-            lambda event: None,
+            self.posted.append,
             lambda kind, text, peer=None, **_: self.said.append(text),
             known=known,
             security=security,
@@ -109,6 +111,16 @@ def test_a_member_that_names_an_address_of_no_use_is_reached_where_it_answered()
         until(lambda: a.status("b") is Status.ALIVE, "it is asked where it answered")
         reached = f"a is reached at {a.transport.address}, where we joined through it"
         until(lambda: reached in b.said, "it is said where it is reached")
+
+        async def ask() -> None:
+            b.agent.suspect("a")
+
+        moved = Moved("a", a.transport.address)
+        until(lambda: not b.agent._tasks, "all that it was asked is answered")
+        times = b.posted.count(moved)
+        b.transport.submit(ask()).result(10.0)
+        until(lambda: not b.agent._tasks, "it is asked again")
+        assert b.posted.count(moved) == times > 0, "there, and nowhere else first"
 
 
 def test_the_run_outlives_the_certificate_of_its_founder(fleet: TestFleet) -> None:

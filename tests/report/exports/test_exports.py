@@ -113,6 +113,7 @@ def test_a_trace_has_every_round_with_its_parts_inside(view, records, tmp_path):
     assert len(first) == 6 and max(first.values()) - min(first.values()) < 1  # all end together, to a microsecond
     counters = [e for e in events if e["ph"] == "C" and e["name"] == f"sys/temperature_c {records[0].node}"]
     assert counters[0]["args"]["value"] == records[0].number("sys/temperature_c")
+    assert counters[0]["ts"] == pytest.approx(first[records[0].node], abs=1)  # read at the end of its round
     assert sum(e["ph"] == "i" for e in events) == len(view.tables.events)
 
 
