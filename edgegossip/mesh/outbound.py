@@ -181,14 +181,21 @@ class Edge:
         self.status = Status.CLOSED
         await self._stop_task()
 
-    def give_up(self, reason: str) -> None:
-        """Try this peer no more until `reopen`: it does not train what we do."""
+    def pause(self, reason: str, length_s: float) -> None:
+        """Give the peer up for so long; then it is tried again."""
+        if self.status not in (Status.UNFIT, Status.CLOSED):
+            self.give_up(reason, disagrees=False)
+            self._start_timer(length_s, self.reopen)
+
+    def give_up(self, reason: str, *, disagrees: bool = True) -> None:
+        """Try this peer no more until `reopen`, as a rule because it does not train what we do."""
         self._cancel_down_timer()
         if self.status in (Status.UNFIT, Status.CLOSED):
             return
-        self.status = Status.UNFIT
+        was, self.status = self.status, Status.UNFIT
         self._fail_all(reason)
-        self._post(PeerDown(self.peer, reason, disagrees=True))
+        if disagrees or was is not Status.DOWN:
+            self._post(PeerDown(self.peer, reason, disagrees=disagrees))
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
 

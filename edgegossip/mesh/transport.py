@@ -239,7 +239,7 @@ class GrpcTransport(Transport):
         # peers when it does.
         handlers, inside = (self._inbound, self._standard, *self._services), ""
         if self._security is not None:
-            inside = self._security.start(self._limits, self._tell, self._on_revocations)
+            inside = self._security.start(self._limits, self._tell, self._on_revocations, self._on_quarantine)
         self._server, address = await serve(where, handlers, self._limits, self._security, inside, self._machine)
         if self._security is not None:
             self._watch = self._loop.create_task(self._security.watch(), name="security")
@@ -310,6 +310,13 @@ class GrpcTransport(Transport):
         go; the others are told."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._begin_to_spread)
+
+    def _on_quarantine(self, peer: NodeId, length_s: float) -> None:
+        """Take in, from any thread, that nothing of this peer is let in for so long: nobody waits
+        for it, nor sends to it."""
+        if (edge := self._edges.get(peer)) is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(edge.pause, f"{peer} is in quarantine", length_s)
 
     def _begin_to_spread(self) -> None:
         task = self._loop.create_task(self._spread())
