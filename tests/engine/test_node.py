@@ -284,7 +284,8 @@ def test_a_board_with_nothing_waits_a_while_for_a_neighbour_that_is_started_agai
     a.wait(100.0).give(PeerUp("b"))
     assert isinstance(a.question, Train)
     a.update().give(PeerDown("b", "it was restarted"))
-    assert a.engine.stage is Stage.ALONE  # the time runs anew
+    assert a.engine.stage is Stage.ALONE
+    assert a.said("waiting")[-1].endswith("this board ends in 120 s if none comes back")  # anew
     a.wait(125.0)
     assert isinstance(a.question, Failed)
 
@@ -320,7 +321,7 @@ def test_a_board_with_nothing_ends_when_the_run_does() -> None:
 
 
 def test_a_board_that_was_alone_is_a_newcomer_again() -> None:
-    a = come_again(RemoteMembers({"c": True}))
+    a = come_again(RemoteMembers({"c": True})).wait(6.0)
     a.give(PeerUp("b"))
     assert isinstance(a.question, Train) and Timer.CATCH_UP in a.timers
     a.give(received("b", 40))

@@ -249,6 +249,27 @@ def test_a_newcomer_asks_again_whether_it_is_far_behind(make_fleet: Any, name: s
     assert not [m for _, m in fleet.mail if m.frame.kind == Kind.HELLO]  # all have been heard
 
 
+def test_who_went_down_and_came_back_has_to_offer_its_model_again(make_fleet: Any) -> None:
+    """Two of four neighbours would lead a newcomer to their round."""
+    fleet, others = make_fleet("complete", nodes=5), (1, 2, 3, 4)
+    fleet.say_hello()
+    for node in others:
+        fleet.down(node, 0)
+    fleet.play(20, others)
+    fleet.restart(0)
+    fleet.mail.sort(key=lambda mail: mail[0])
+    for node in others:
+        fleet.down(node)
+        fleet.deliver()
+    offers = {m.sender: m for to, m in fleet.mail if to == 0 and m.frame.kind == Kind.STATE}
+    fleet.hand(0, offers["board-1"])
+    fleet.down(0, 1), fleet.down(0)
+    fleet.hand(0, offers["board-2"])
+    assert fleet.rounds[0] == 0
+    fleet.hand(0, offers["board-3"])
+    assert fleet.rounds[0] == 20
+
+
 def test_an_early_message_that_turns_out_bad_is_suspect_and_not_waited_for(make_fleet: Any) -> None:
     fleet = make_fleet("ring", nodes=3)
     early = ahead(fleet, 1, 1)

@@ -275,6 +275,14 @@ def test_resume_keeps_the_momentum_and_takes_the_new_view() -> None:
     assert [type(a) for a in actions] == [Checkpoint, RoundDone] and algorithm.round(s) == 2
 
 
+def test_a_round_that_a_board_stopped_in_is_not_in_the_momentum() -> None:
+    algorithm: Any = with_momentum(gossip.get("dpsgd"), "quasi-global")
+    s, _ = algorithm.step(algorithm.init(ONE, view(0, GRAPH)), update(-ONE))
+    s = algorithm.resume(s, view(0, GRAPH, boot=7, down=frozenset({"board-1"})))
+    s, _ = algorithm.step(s, update(0 * ONE))
+    assert algorithm.round(s) == 2 and not s.momentum.any()
+
+
 @pytest.mark.parametrize("kind", ALL)
 def test_states_never_change(kind: str) -> None:
     algorithm: Any = with_momentum(gossip.get("dpsgd"), kind)

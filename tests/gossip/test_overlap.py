@@ -193,6 +193,17 @@ def test_a_model_that_is_taken_over_is_not_merged_with_the_own(waits: bool) -> N
     np.testing.assert_array_equal(algorithm.model(s), 9 * ONE)
 
 
+def test_an_exchange_that_was_given_up_is_not_merged() -> None:
+    """The algorithm inside was left behind, and kept the board's own update."""
+    inner = Scripted((0, 1.0, []))
+    algorithm: Any = replace(with_outer(gossip.get("dpsgd"), make("nesterov", overlap=True)), algorithm=inner)
+    s, _ = algorithm.step(algorithm.init(ONE, view(0, GRAPH)), update(ONE))
+    inner.next = (7, 9.0, [Checkpoint(), done(6)])
+    s, _ = algorithm.receive(s, Message("board-1", None))  # type: ignore[arg-type]
+    s, _ = algorithm.step(s, update(ONE))
+    np.testing.assert_array_equal(algorithm.model(s), 10 * ONE)
+
+
 @pytest.mark.parametrize(
     ("name", "values", "words"),
     [
