@@ -183,7 +183,13 @@ def test_a_full_disk_is_said_seldom_and_so_is_that_it_does_again(monkeypatch: py
     offer(500)
     assert events.names()[2:] == ["checkpoint-back"] and writer.durable == 500
     assert 5 < int(events[2][1].split()[-3]) < 20  # tries get rare
-    assert writer.close(PATIENCE_S) and 500 in kept(disk)
+    disk.capacity_bytes = 100
+    offer(501)
+    disk.capacity_bytes = None
+    now[0] += writers.RETRY_S
+    offer(502)
+    assert writer.durable == 502  # and are not once it was well
+    assert writer.close(PATIENCE_S) and 502 in kept(disk)
 
 
 def test_a_state_that_cannot_be_kept_is_said_and_not_tried_again() -> None:
