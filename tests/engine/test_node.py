@@ -321,7 +321,7 @@ def test_a_board_with_nothing_ends_when_the_run_does() -> None:
 
 
 def test_a_board_that_was_alone_is_a_newcomer_again() -> None:
-    a = come_again(RemoteMembers({"c": True})).wait(6.0)
+    a = come_again(RemoteMembers({"c": True})).wait(6.0)  # longer than a newcomer catches up
     a.give(PeerUp("b"))
     assert isinstance(a.question, Train) and Timer.CATCH_UP in a.timers
     a.give(received("b", 40))
