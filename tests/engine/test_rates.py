@@ -204,6 +204,15 @@ def test_delay_is_not_taken_for_want_of_speed(repaired: bool, delay_s: float) ->
     assert cost(found, says, 1e8, 0.01 + delay_s) <= 1.05 * least_cost(says, 1e8, 0.01 + delay_s)
 
 
+def test_a_delay_that_grew_is_told_from_a_link_that_got_slow() -> None:
+    rates = Rates(goal())
+    rates.plan(["b"], 1.0)
+    for k in range(100):
+        size, delay_s = (10_000, 20_000)[k % 2], 0.01 if k < 20 else 0.1
+        rates.arrived("b", size, float(k), k + delay_s + size / 1e6)
+    assert rates.figures()["rate/b_mbit"] == pytest.approx(8.0, rel=0.1)
+
+
 def test_bytes_are_never_exceeded() -> None:
     network = Network(goal(most_bytes=10_000))
     assert max(network.round({"b": 1e9})["b"] for _ in range(20)) == 10_000

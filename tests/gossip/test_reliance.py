@@ -95,10 +95,8 @@ def test_with_nobody_to_rely_on_a_round_takes_the_linger(make_fleet: Any) -> Non
             fleet.tick(node)
 
 
-def test_what_is_known_of_neighbours_does_not_keep_a_state_from_being_kept(make_fleet: Any) -> None:
-    fleet = fleet_of(make_fleet, "choco-sgd")
-    play(fleet, 3, lambda _round, _s: False)
-    state = fleet.states[1]
-    assert state.reliance
-    back = from_bytes(to_bytes(state), RunContext.of(fleet.view(1)))
-    assert back.reliance == state.reliance
+def test_a_board_that_comes_again_relies_on_everybody_anew(make_fleet: Any) -> None:
+    fleet = fleet_of(make_fleet, "dpsgd")
+    assert play(fleet, 3, lambda _round, _s: False)[-1] == 0.0
+    fleet.restart(1, from_bytes(to_bytes(fleet.states[1]), RunContext.of(fleet.view(1))))
+    assert play(fleet, 1, lambda _round, _s: False) == [DEADLINE_S]
