@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from io import FileIO
@@ -27,10 +28,11 @@ KEPT_BYTES, _LARGEST_BYTES = 128 << 20, 32 << 20  # the latter is the most that 
 
 class Buffer:
     """Holds up to so many bytes, at least one, that come one after the other. Made by
-    `Spool.buffer`."""
+    `Spool.buffer`. `only_file`: where the disk does not do, what comes is lost."""
 
-    def __init__(self, size_bytes: int, folder: Path | None) -> None:
+    def __init__(self, size_bytes: int, folder: Path | None, only_file: bool = False) -> None:
         self.size_bytes, self.here_bytes = size_bytes, 0
+        self._only_file = only_file
         self._file: FileIO | None = None
         self._memory: memoryview | None = None
         if folder is not None:
@@ -52,8 +54,13 @@ class Buffer:
             self._memory[self.here_bytes : self.here_bytes + len(data)] = data
         self.here_bytes += len(data)
 
+    @property
+    def lost(self) -> bool:
+        """Whether it could not be kept."""
+        return self._file is None and self._memory is None
+
     def whole(self) -> memoryview:
-        """Return what is here; nothing more is put."""
+        """Return what is here, if it is not `lost`; nothing more is put."""
         if self._file is None:
             assert self._memory is not None
             return self._memory[: self.here_bytes]
@@ -67,7 +74,10 @@ class Buffer:
             data, at = data[written:], at + written
 
     def _to_memory(self) -> None:
-        """Go on in memory, with what is in the file so far."""
+        """Go on in memory, with what is in the file so far; or with nothing."""
+        if self._only_file:
+            self._file = None
+            return
         memory = np.empty(self.size_bytes, np.uint8).data  # a bytearray would be zeroed first
         if self._file is not None:
             at = 0
@@ -88,15 +98,32 @@ class Spool:
     """
 
     def __init__(self, folder: Path | None = None, above_bytes: int = SPOOL_BYTES) -> None:
-        self._folder, self.above_bytes = folder, above_bytes
+        self.folder, self.above_bytes = folder, above_bytes
+        self._mapped: dict[int, weakref.ref[mmap.mmap]] = {}
 
     def keeps(self, size_bytes: int) -> bool:
         """Tell whether so many bytes go to the disk."""
-        return size_bytes > self.above_bytes and self._folder is not None
+        return size_bytes > self.above_bytes and self.folder is not None
 
     def buffer(self, size_bytes: int) -> Buffer:
         """Return an empty buffer for so many bytes."""
-        return Buffer(size_bytes, self._folder if self.keeps(size_bytes) else None)
+        return Buffer(size_bytes, self.folder if self.keeps(size_bytes) else None)
+
+    def file(self, size_bytes: int) -> Buffer:
+        """Return an empty buffer for so many bytes of a file, whatever their number."""
+        return Buffer(size_bytes, self.folder, only_file=True)
+
+    def watch(self, data: memoryview) -> None:
+        """Have `settle` look after what a buffer of a file held."""
+        key, mapped = id(data.obj), self._mapped
+        mapped[key] = weakref.ref(data.obj, lambda _: mapped.pop(key, None))
+
+    def settle(self) -> None:
+        """Give back the memory of watched files, for what was read of them; it comes again when it
+        is. From any thread."""
+        for reference in list(self._mapped.values()):
+            if (mapping := reference()) is not None:
+                mapping.madvise(mmap.MADV_DONTNEED)
 
     def room(self, size_bytes: int) -> NDArray[np.uint8] | None:
         """Return so many bytes of a file to write to, uint8[size_bytes], which goes with the last
@@ -105,7 +132,7 @@ class Spool:
             return None
         from tempfile import TemporaryFile
 
-        with suppress(OSError), TemporaryFile(dir=self._folder, buffering=0) as file:
+        with suppress(OSError), TemporaryFile(dir=self.folder, buffering=0) as file:
             os.posix_fallocate(file.fileno(), 0, size_bytes)  # a full disk must not be found out by writing there
             return np.frombuffer(mmap.mmap(file.fileno(), size_bytes), np.uint8)
         return None

@@ -1,0 +1,93 @@
+"""The place of frames that have come from peers: in memory as far as there is room, else in files.
+
+A neighbour that is ahead sends what is kept until its round comes, and a hostile one sends as much
+as is kept. So a frame counts as long as anything refers to it, be it the inbox, the engine, the
+algorithm or a checkpoint that is being written; who keeps how many is their own affair. Honest
+boards are hardly ever so far apart that a file is needed. Linux writes to a card what is half a
+minute old, or when memory is short: a frame that is used before never gets there.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter, deque
+from typing import NamedTuple
+
+import numpy as np
+
+from edgegossip.frame import LEAST_FRAME_BYTES
+from edgegossip.memory import Buffer, Spool
+from edgegossip.types import NodeId
+
+_SPARE_BYTES = 40 << 20  # of frames in memory, beside two of the run's size: where models are small, all of them
+_SMALL_BYTES = 64 << 10  # a smaller frame is not worth a file,
+_SPARE_FOR_SMALL_BYTES = 8 << 20  # and has some room of its own
+_MOST_FILES = 256  # each takes a descriptor as long as it is mapped
+
+
+class Kept(NamedTuple):
+    """Says where a frame goes, and what it counts for until it is gone."""
+
+    sender: NodeId
+    size_bytes: int
+    memory_bytes: int  # of it, that count; 0: it is in a file
+
+
+class Shelf:
+    """Decides where the frames of peers go, on one thread. A frame counts from `take` until `drop`,
+    or until nothing refers any more to what `whole` returned.
+
+    Memory has room for two frames of the run's size and some more, of which each sender has its
+    share, and its first frame what there is. The rest goes to files of `spool`. What the disk does
+    not take is lost, as on a bad link, and so is what a sender has too many files for: an honest
+    one has few. Without a folder all is memory."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool, self._frame_bytes, self._senders = spool, 0, 1
+        self._memory, self._files = Counter[NodeId](), Counter[NodeId]()  # by sender: bytes; how many
+        self._gone = deque[Kept]()  # from whatever thread
+
+    def bound(self, frame_bytes: int, senders: int) -> None:
+        """Take note of the size of the run's largest frame, and of how many send."""
+        self._frame_bytes, self._senders = frame_bytes, max(1, senders)
+
+    def take(self, sender: NodeId, size_bytes: int) -> Kept | None:
+        """Count a frame that begins to come; None: there is no place for it."""
+        while self._gone:
+            self.drop(self._gone.popleft())
+        kept = self._place(sender, size_bytes, max(size_bytes, LEAST_FRAME_BYTES))
+        if kept is not None:
+            self._memory[sender] += kept.memory_bytes
+            self._files[sender] += not kept.memory_bytes
+        return kept
+
+    def drop(self, kept: Kept) -> None:
+        """Take note that it is gone."""
+        self._memory[kept.sender] -= kept.memory_bytes
+        self._files[kept.sender] -= not kept.memory_bytes
+
+    def buffer(self, kept: Kept) -> Buffer:
+        """Return the place for it, empty."""
+        if kept.memory_bytes:
+            return self._spool.buffer(kept.size_bytes)
+        return self._spool.file(kept.size_bytes)
+
+    def whole(self, kept: Kept, data: memoryview) -> memoryview:
+        """Return the frame that has come, which counts until nothing refers to it any more."""
+        if not kept.memory_bytes:
+            self._spool.watch(data)
+        array = np.frombuffer(data, np.uint8)
+        weakref.finalize(array, self._gone.append, kept).atexit = False
+        return array.data.toreadonly()
+
+    def _place(self, sender: NodeId, size_bytes: int, counts: int) -> Kept | None:
+        mine, memory = self._memory[sender] + counts, Kept(sender, size_bytes, counts)
+        room = 2 * self._frame_bytes + _SPARE_BYTES
+        has_share = mine == counts or mine <= room // self._senders
+        if not self._spool.folder or (has_share and self._memory.total() + counts <= room):
+            return memory
+        if size_bytes < _SMALL_BYTES:
+            return memory if mine <= _SPARE_FOR_SMALL_BYTES // self._senders else None
+        if self._files[sender] < _MOST_FILES // self._senders:
+            return Kept(sender, size_bytes, 0)
+        return None
