@@ -38,7 +38,7 @@ from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.address import of_caller
 from edgegossip.mesh.base import MeshLimits, Notice, Received, TransportEvent, loop_s
 from edgegossip.mesh.connections import CallerGone, Security, other_name, other_receiver, other_run, other_version
-from edgegossip.mesh.shelf import Kept, Shelf
+from edgegossip.mesh.shelf import Kept, Place, Shelf
 from edgegossip.mesh.wire import METHOD, PROTOCOL_VERSION, ChunkView, parse_request
 from edgegossip.security.limits import RateLimitedLog, TokenBuckets, network_of
 from edgegossip.threads import Queue
@@ -440,7 +440,7 @@ class FrameAssembler:
         if not same or not chunk.data or end > part.total:
             raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, "a chunk does not continue the frame before it")
         data, kept = chunk.data, part.kept
-        if kept is not None and (len(data) < part.total or not kept.memory_bytes):  # else it needs no copy
+        if kept is not None and (len(data) < part.total or kept.place is Place.FILE):  # else it needs no copy
             part.data = part.data or self._shelf.buffer(kept)
             part.data.put(data)
             if part.data.lost:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter, deque
+from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
@@ -21,16 +22,25 @@ from edgegossip.types import NodeId
 
 _SPARE_BYTES = 40 << 20  # of frames in memory, beside two of the run's size: where models are small, all of them
 _SMALL_BYTES = 64 << 10  # a smaller frame is not worth a file,
-_SPARE_FOR_SMALL_BYTES = 8 << 20  # and has some room of its own
-_MOST_FILES = 256  # each takes a descriptor as long as it is mapped
+_SMALL_ROOM_BYTES = 8 << 20  # and has some room of its own
+_MOST_FILES = 384  # each takes a descriptor as long as it is mapped
+
+
+class Place(Enum):
+    """Says where a frame is."""
+
+    MEMORY = "memory"
+    SMALL = "memory for small ones"
+    FILE = "file"
 
 
 class Kept(NamedTuple):
-    """Says where a frame goes, and what it counts for until it is gone."""
+    """Says where a frame goes, and what it counts for there until it is gone."""
 
     sender: NodeId
     size_bytes: int
-    memory_bytes: int  # of it, that count; 0: it is in a file
+    place: Place
+    counts: int  # bytes; of files one
 
 
 class Shelf:
@@ -44,7 +54,7 @@ class Shelf:
 
     def __init__(self, spool: Spool) -> None:
         self._spool, self._frame_bytes, self._senders = spool, 0, 1
-        self._memory, self._files = Counter[NodeId](), Counter[NodeId]()  # by sender: bytes; how many
+        self._held = {place: Counter[NodeId]() for place in Place}
         self._gone = deque[Kept]()  # from whatever thread
 
     def bound(self, frame_bytes: int, senders: int) -> None:
@@ -55,39 +65,38 @@ class Shelf:
         """Count a frame that begins to come; None: there is no place for it."""
         while self._gone:
             self.drop(self._gone.popleft())
-        kept = self._place(sender, size_bytes, max(size_bytes, LEAST_FRAME_BYTES))
-        if kept is not None:
-            self._memory[sender] += kept.memory_bytes
-            self._files[sender] += not kept.memory_bytes
+        counts = max(size_bytes, LEAST_FRAME_BYTES)
+        place = self._place_for(sender, counts)
+        if place is None:
+            return None
+        kept = Kept(sender, size_bytes, place, 1 if place is Place.FILE else counts)
+        self._held[place][sender] += kept.counts
         return kept
 
     def drop(self, kept: Kept) -> None:
         """Take note that it is gone."""
-        self._memory[kept.sender] -= kept.memory_bytes
-        self._files[kept.sender] -= not kept.memory_bytes
+        self._held[kept.place][kept.sender] -= kept.counts
 
     def buffer(self, kept: Kept) -> Buffer:
         """Return the place for it, empty."""
-        if kept.memory_bytes:
-            return self._spool.buffer(kept.size_bytes)
-        return self._spool.file(kept.size_bytes)
+        make = self._spool.file if kept.place is Place.FILE else self._spool.buffer
+        return make(kept.size_bytes)
 
     def whole(self, kept: Kept, data: memoryview) -> memoryview:
         """Return the frame that has come, which counts until nothing refers to it any more."""
-        if not kept.memory_bytes:
+        if kept.place is Place.FILE:
             self._spool.watch(data)
         array = np.frombuffer(data, np.uint8)
         weakref.finalize(array, self._gone.append, kept).atexit = False
         return array.data.toreadonly()
 
-    def _place(self, sender: NodeId, size_bytes: int, counts: int) -> Kept | None:
-        mine, memory = self._memory[sender] + counts, Kept(sender, size_bytes, counts)
+    def _place_for(self, sender: NodeId, counts: int) -> Place | None:
+        mine, all_ = self._held[Place.MEMORY][sender], self._held[Place.MEMORY].total()
         room = 2 * self._frame_bytes + _SPARE_BYTES
-        has_share = mine == counts or mine <= room // self._senders
-        if not self._spool.folder or (has_share and self._memory.total() + counts <= room):
-            return memory
-        if size_bytes < _SMALL_BYTES:
-            return memory if mine <= _SPARE_FOR_SMALL_BYTES // self._senders else None
-        if self._files[sender] < _MOST_FILES // self._senders:
-            return Kept(sender, size_bytes, 0)
-        return None
+        has_share = not mine or mine + counts <= room // self._senders
+        if self._spool.folder is None or (has_share and all_ + counts <= room):
+            return Place.MEMORY
+        if counts < _SMALL_BYTES:
+            mine = self._held[Place.SMALL][sender]
+            return Place.SMALL if mine + counts <= _SMALL_ROOM_BYTES // self._senders else None
+        return Place.FILE if self._held[Place.FILE][sender] < _MOST_FILES // self._senders else None
