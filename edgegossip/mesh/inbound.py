@@ -107,7 +107,7 @@ class Inbound(GenericRpcHandler):
         on_goodbye: Callable[[NodeId, int], None],
         on_fit: Callable[[NodeId, str], None],
         security: Security | None,
-        spool: Spool | None,
+        spool: Spool,
     ) -> None:
         self._node, self._run_id, self._session = node, run_id, session
         self._limits, self._inbox, self._on_goodbye = limits, inbox, on_goodbye
@@ -115,7 +115,7 @@ class Inbound(GenericRpcHandler):
         self.agreement: Agreement | None = None  # what we must have alike with all; None: nothing said
         self._hellos = TokenBuckets(limits.hellos_per_s, limits.hello_burst)
         keep_s = limits.hello_s + limits.grace_s
-        self._shelf = Shelf(spool or Spool())
+        self._shelf = Shelf(spool)
         self._assembler = FrameAssembler(node, inbox, limits.max_frame_bytes, keep_s, self._shelf)
         self._sources: dict[NodeId, SenderState] = {}
         self._frame_bytes: int | None = None  # of the largest frame of the run, once it is known

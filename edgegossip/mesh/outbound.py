@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from enum import Enum
 from random import Random
 
+from edgegossip.frame import LEAST_FRAME_BYTES
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
@@ -34,6 +35,7 @@ from edgegossip.mesh.base import MeshLimits, Notice, PeerDown, PeerUp, SendFaile
 from edgegossip.mesh.congestion import CongestionWindow, StallDetector, TimeoutEstimator
 from edgegossip.mesh.connections import ChannelFactory, says_nobody_is_there, words_of_rpc_error
 from edgegossip.mesh.services import HEALTH
+from edgegossip.mesh.shelf import Lent, Views
 from edgegossip.mesh.wire import GRPC_PREFIX_BYTES, METHOD, chunk_message, parse_response
 from edgegossip.security.limits import TokenBuckets
 from edgegossip.types import NodeId, PeerError
@@ -42,7 +44,7 @@ from edgegossip.untrusted import printable
 _MAX_TOLD = 16  # different causes that one outage may put into the log
 _MAX_DIFFERENCE = 800  # characters that tell what two boards have not alike
 _FRAMES_TO_A_PEER = 10  # that may wait: a full state of a stream is 7 at most, and messages go on
-_LEAST_QUEUE_BYTES = 32 << 20
+_LEAST_QUEUE_BYTES = 8 << 20
 # A peer that comes and goes is taken back so often: each time is told, and sets the node to work.
 _COMES_S, _COMES_BURST = 4.0, 32.0
 _MAX_HELD_S = 1.0  # a peer cannot make its acknowledgements older than that
@@ -76,7 +78,7 @@ class QueuedFrame:
     """Keeps account of a frame until it is acknowledged."""
 
     frame_id: int
-    views: tuple[memoryview, ...]
+    views: Views
     frame_bytes: int
     start_s: float
     transfer: int = 0  # counted on this edge
@@ -105,15 +107,16 @@ class Edge:
         channels: ChannelFactory,
         post: Callable[[TransportEvent], None],
         random: Random,
+        lent: Lent,
     ) -> None:
         self.peer = peer
-        self._random = random
+        self._random, self._lent = random, lent
         self.address = address
         self.status = Status.NEW
         self._hello = hello
         self._limits, self._channels = limits, channels
         self._post = post
-        self._queue = FrameQueue()
+        self._queue = FrameQueue(lent.drop)
         self._max_queue_bytes = limits.max_queue_bytes
         self._stream: Stream | None = None  # the present one, once it is welcome
         self._channel: grpc.aio.Channel | None = None
@@ -157,6 +160,11 @@ class Edge:
         if queued_bytes and queued_bytes + frame.frame_bytes > max(max_bytes, 2 * frame.frame_bytes):
             self._failed(frame, f"{queued_bytes} bytes wait for {self.peer} already, the limit is {max_bytes}")
             return
+        views = self._lent.take(frame.views)
+        if views is None:
+            self._failed(frame, f"{queued_bytes} bytes wait for {self.peer} already, and the disk takes no more")
+            return
+        frame.views = views
         self._queue.add(frame)
         if self._stream is not None:
             self._stream.wake()
@@ -406,9 +414,11 @@ class Edge:
 
 
 class FrameQueue:
-    """Keeps frames for one peer, in order, each from `add` until it is acknowledged or given up."""
+    """Keeps frames for one peer, in order, each from `add` until it is acknowledged or given up:
+    then `drop` gets its pieces."""
 
-    def __init__(self) -> None:
+    def __init__(self, drop: Callable[[Views], None] = lambda views: None) -> None:
+        self._drop = drop
         self.queued_bytes = 0
         self.settled = asyncio.Event()  # nothing is left
         self.settled.set()
@@ -430,7 +440,7 @@ class FrameQueue:
         """Put a frame at the end, and give it the next transfer number."""
         self._transfers += 1
         frame.transfer = self._transfers
-        self.queued_bytes += frame.frame_bytes
+        self.queued_bytes += max(frame.frame_bytes, LEAST_FRAME_BYTES)
         self._waiting.append(frame)
         self.settled.clear()
 
@@ -474,7 +484,8 @@ class FrameQueue:
         return frames
 
     def _forget(self, frame: QueuedFrame) -> QueuedFrame:
-        self.queued_bytes -= frame.frame_bytes
+        self.queued_bytes -= max(frame.frame_bytes, LEAST_FRAME_BYTES)
+        self._drop(frame.views)
         if not self.queued_bytes:
             self.settled.set()
         return frame

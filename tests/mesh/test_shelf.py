@@ -7,6 +7,7 @@ import asyncio
 import mmap
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,11 +17,12 @@ import pytest
 
 from edgegossip.frame import LEAST_FRAME_BYTES
 from edgegossip.memory import Spool
-from edgegossip.mesh import shelf
-from edgegossip.mesh.base import Notice, Received
+from edgegossip.mesh import GrpcTransport, shelf
+from edgegossip.mesh.base import Notice, Received, SendReceipt
 from edgegossip.mesh.inbound import FrameAssembler, SenderState
-from edgegossip.mesh.shelf import Shelf
+from edgegossip.mesh.shelf import Lent, Shelf, Views
 from edgegossip.mesh.wire import ChunkView
+from tests.mesh.support import QUICK, RUN, connect_all, until, wait_for
 
 FRAME, SPARE, SMALL, SMALL_ROOM = 100_000, 400_000, 5_000, 80_000
 MOST = 2 * FRAME + SPARE + SMALL_ROOM
@@ -139,10 +141,11 @@ def test_a_flood_takes_nothing_of_what_another_needs(tmp_path: Path, flood: Call
     assert board.memory_bytes <= MOST
 
 
-def test_what_a_full_disk_does_not_take_is_lost_and_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
+def full(*_: object) -> int:
+    raise OSError(28, "No space left on device")
 
+
+def test_what_a_full_disk_does_not_take_is_lost_and_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "pwrite", full)
     board = Board(Spool(tmp_path))
     for k in range(4):
@@ -176,3 +179,68 @@ def test_pages_that_were_read_are_given_back_and_come_again(tmp_path: Path) -> N
     assert resident() >= 3 * FRAME // 1024
     board.spool.settle()
     assert resident() == 0 and bytes(kept[1]) == data
+
+
+class Waiting:
+    """Frames that wait for peers, as a transport has them."""
+
+    def __init__(self, spool: Spool) -> None:
+        self.lent, self.queues = Lent(spool), list[Views]()
+        self.lent.bound(FRAME)
+
+    def send(self, body: bytes) -> Views | None:
+        views = self.lent.take((memoryview(b"head"), memoryview(body)))
+        if views is not None:
+            self.queues.append(views)
+            assert b"".join(views) == b"head" + body
+        return views
+
+    @property
+    def memory_bytes(self) -> int:
+        bodies = {id(views[-1].obj): len(views[-1]) for views in self.queues if not lies_in_file(views[-1])}
+        return sum(bodies.values())
+
+
+def test_what_waits_for_peers_that_take_nothing_is_hardly_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shelf, "_SPARE_TO_SEND_BYTES", FRAME // 2)
+    waiting, random = Waiting(Spool(tmp_path)), Random(1)
+    for k in range(200):
+        body = bytes([k]) * FRAME
+        for _ in range(3):  # neighbours
+            waiting.send(body)
+        waiting.send(bytes([k]) * (FRAME // 4))  # and what is for one alone
+        waiting.send(b"hello")
+        assert waiting.memory_bytes <= 2 * FRAME
+        while waiting.queues and random.random() < 0.8:
+            waiting.lent.drop(waiting.queues.pop(random.randrange(len(waiting.queues))))
+    for views in waiting.queues:
+        waiting.lent.drop(views)
+    waiting.queues.clear()
+    body = bytes(FRAME)
+    assert [lies_in_file(waiting.send(body)[-1]) for _ in range(9)] == [False] * 9  # type: ignore[index]
+    assert lies_in_file(waiting.send(bytes(FRAME))[-1])  # type: ignore[index]
+    monkeypatch.setattr(os, "pwrite", full)
+    assert waiting.send(bytes(FRAME)) is None and waiting.send(body) is not None
+
+
+def test_frames_for_a_peer_that_takes_nothing_arrive_when_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shelf, "_SPARE_TO_SEND_BYTES", FRAME // 2)
+    stuck = replace(QUICK, max_inbox_bytes=1_000)
+    with (
+        GrpcTransport("a", RUN, limits=QUICK, spool=Spool(tmp_path)) as a,
+        GrpcTransport("b", RUN, limits=stuck) as b,
+    ):
+        connect_all([a, b], ["a", "b"])
+        a.limit_frames(FRAME)
+        for k in range(9):
+            a.send("b", [bytes([k]), bytes([k]) * (FRAME - 1)])
+        until(lambda: str(tmp_path) in Path("/proc/self/maps").read_text(), "some wait in files")
+        for k in range(9):
+            assert bytes(wait_for(b, Received).data) == bytes([k]) * FRAME
+        for _ in range(9):
+            wait_for(a, SendReceipt)
+        until(lambda: str(tmp_path) not in Path("/proc/self/maps").read_text(), "and are let go")
