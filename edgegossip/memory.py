@@ -11,11 +11,11 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,18 +28,22 @@ KEPT_BYTES, _LARGEST_BYTES = 128 << 20, 32 << 20  # the latter is the most that 
 
 class Buffer:
     """Holds up to so many bytes, at least one, that come one after the other. Made by
-    `Spool.buffer`. `only_file`: where the disk does not do, what comes is lost."""
+    `Spool.buffer`. `mapped`: where it must be a file, those that are mapped; what the disk does not
+    do is an OSError."""
 
-    def __init__(self, size_bytes: int, folder: Path | None, only_file: bool = False) -> None:
+    def __init__(self, size_bytes: int, folder: Path | None, mapped: WeakSet[mmap.mmap] | None = None) -> None:
         self.size_bytes, self.here_bytes = size_bytes, 0
-        self._only_file = only_file
+        self._mapped = mapped
         self._file: FileIO | None = None
         self._memory: memoryview | None = None
         if folder is not None:
             from tempfile import TemporaryFile  # here: a board that waits has no use for it
 
-            with suppress(OSError):
+            try:
                 self._file = TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 (open as long as this is)
+            except OSError:
+                if mapped is not None:
+                    raise
         if self._file is None:
             self._to_memory()
 
@@ -49,23 +53,23 @@ class Buffer:
             try:
                 self._write(self._file, memoryview(data))
             except OSError:  # the disk is full or broken
+                if self._mapped is not None:
+                    raise
                 self._to_memory()
         if self._memory is not None:
             self._memory[self.here_bytes : self.here_bytes + len(data)] = data
         self.here_bytes += len(data)
 
-    @property
-    def lost(self) -> bool:
-        """Whether it could not be kept."""
-        return self._file is None and self._memory is None
-
     def whole(self) -> memoryview:
-        """Return what is here, if it is not `lost`; nothing more is put."""
+        """Return what is here; nothing more is put."""
         if self._file is None:
             assert self._memory is not None
             return self._memory[: self.here_bytes]
         with self._file as file:
-            return memoryview(mmap.mmap(file.fileno(), self.here_bytes, access=mmap.ACCESS_READ))
+            mapping = mmap.mmap(file.fileno(), self.here_bytes, access=mmap.ACCESS_READ)
+        if self._mapped is not None:
+            self._mapped.add(mapping)
+        return memoryview(mapping)
 
     def _write(self, file: FileIO, data: memoryview) -> None:
         at = self.here_bytes
@@ -74,10 +78,7 @@ class Buffer:
             data, at = data[written:], at + written
 
     def _to_memory(self) -> None:
-        """Go on in memory, with what is in the file so far; or with nothing."""
-        if self._only_file:
-            self._file = None
-            return
+        """Go on in memory, with what is in the file so far."""
         memory = np.empty(self.size_bytes, np.uint8).data  # a bytearray would be zeroed first
         if self._file is not None:
             at = 0
@@ -99,7 +100,7 @@ class Spool:
 
     def __init__(self, folder: Path | None = None, above_bytes: int = SPOOL_BYTES) -> None:
         self.folder, self.above_bytes = folder, above_bytes
-        self._mapped: dict[int, weakref.ref[mmap.mmap]] = {}
+        self._mapped = WeakSet[mmap.mmap]()
 
     def keeps(self, size_bytes: int) -> bool:
         """Tell whether so many bytes go to the disk."""
@@ -110,19 +111,15 @@ class Spool:
         return Buffer(size_bytes, self.folder if self.keeps(size_bytes) else None)
 
     def file(self, size_bytes: int) -> Buffer:
-        """Return an empty buffer for so many bytes of a file, whatever their number."""
-        return Buffer(size_bytes, self.folder, only_file=True)
-
-    def watch(self, data: memoryview) -> None:
-        """Have `settle` look after what a buffer of a file held."""
-        key, mapped = id(data.obj), self._mapped
-        mapped[key] = weakref.ref(data.obj, lambda _: mapped.pop(key, None))
+        """Return an empty buffer for so many bytes of a file, which `settle` looks after. Raises
+        OSError."""
+        return Buffer(size_bytes, self.folder, self._mapped)
 
     def settle(self) -> None:
-        """Give back the memory of watched files, for what was read of them; it comes again when it
-        is. From any thread."""
-        for reference in list(self._mapped.values()):
-            if (mapping := reference()) is not None:
+        """Give back the memory of what was read of such files; it comes again when it is read. From
+        any thread."""
+        with suppress(RuntimeError):  # another is being mapped: it is done after the next event
+            for mapping in self._mapped:
                 mapping.madvise(mmap.MADV_DONTNEED)
 
     def room(self, size_bytes: int) -> NDArray[np.uint8] | None:

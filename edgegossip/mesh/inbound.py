@@ -32,13 +32,13 @@ from typing_extensions import override
 from edgegossip import agreement as agreements
 from edgegossip.agreement import Agreement
 from edgegossip.frame import LEAST_FRAME_BYTES
-from edgegossip.memory import Buffer, Spool
+from edgegossip.memory import Buffer
 from edgegossip.mesh._grpc import GenericRpcHandler, grpc
 from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.address import of_caller
 from edgegossip.mesh.base import MeshLimits, Notice, Received, TransportEvent, loop_s
 from edgegossip.mesh.connections import CallerGone, Security, other_name, other_receiver, other_run, other_version
-from edgegossip.mesh.shelf import Kept, Place, Shelf
+from edgegossip.mesh.shelf import Kept, Shelf
 from edgegossip.mesh.wire import METHOD, PROTOCOL_VERSION, ChunkView, parse_request
 from edgegossip.security.limits import RateLimitedLog, TokenBuckets, network_of
 from edgegossip.threads import Queue
@@ -107,7 +107,7 @@ class Inbound(GenericRpcHandler):
         on_goodbye: Callable[[NodeId, int], None],
         on_fit: Callable[[NodeId, str], None],
         security: Security | None,
-        spool: Spool,
+        shelf: Shelf,
     ) -> None:
         self._node, self._run_id, self._session = node, run_id, session
         self._limits, self._inbox, self._on_goodbye = limits, inbox, on_goodbye
@@ -115,7 +115,7 @@ class Inbound(GenericRpcHandler):
         self.agreement: Agreement | None = None  # what we must have alike with all; None: nothing said
         self._hellos = TokenBuckets(limits.hellos_per_s, limits.hello_burst)
         keep_s = limits.hello_s + limits.grace_s
-        self._shelf = Shelf(spool)
+        self._shelf = shelf
         self._assembler = FrameAssembler(node, inbox, limits.max_frame_bytes, keep_s, self._shelf)
         self._sources: dict[NodeId, SenderState] = {}
         self._frame_bytes: int | None = None  # of the largest frame of the run, once it is known
@@ -440,21 +440,22 @@ class FrameAssembler:
         if not same or not chunk.data or end > part.total:
             raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, "a chunk does not continue the frame before it")
         data, kept = chunk.data, part.kept
-        if kept is not None and (len(data) < part.total or kept.place is Place.FILE):  # else it needs no copy
-            part.data = part.data or self._shelf.buffer(kept)
-            part.data.put(data)
-            if part.data.lost:
+        if kept is not None and (len(data) < part.total or kept.in_file):  # else it needs no copy
+            try:
+                part.data = part.data or self._shelf.buffer(kept, part.total)
+                part.data.put(data)
+                data = part.data.whole() if end == part.total else data
+            except OSError:
                 self._shelf.drop(kept)
-                part.kept = None
-        self.came_bytes += len(data)
+                part.data = part.kept = None
+        self.came_bytes += len(chunk.data)
         part.received = end
         if end == part.total:
             source.part, source.completed = None, part.transfer
             if part.kept is None:
                 self._lose(sender, part.total)
             else:
-                whole = data if part.data is None else part.data.whole()
-                self._inbox.post(Received(sender, self._shelf.whole(part.kept, whole)))
+                self._inbox.post(Received(sender, self._shelf.whole(part.kept, data)))
         return end
 
     def _lose(self, sender: NodeId, size_bytes: int) -> None:

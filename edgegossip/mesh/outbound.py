@@ -35,7 +35,7 @@ from edgegossip.mesh.base import MeshLimits, Notice, PeerDown, PeerUp, SendFaile
 from edgegossip.mesh.congestion import CongestionWindow, StallDetector, TimeoutEstimator
 from edgegossip.mesh.connections import ChannelFactory, says_nobody_is_there, words_of_rpc_error
 from edgegossip.mesh.services import HEALTH
-from edgegossip.mesh.shelf import Lent, Views
+from edgegossip.mesh.shelf import Shelf, Views
 from edgegossip.mesh.wire import GRPC_PREFIX_BYTES, METHOD, chunk_message, parse_response
 from edgegossip.security.limits import TokenBuckets
 from edgegossip.types import NodeId, PeerError
@@ -107,16 +107,16 @@ class Edge:
         channels: ChannelFactory,
         post: Callable[[TransportEvent], None],
         random: Random,
-        lent: Lent,
+        shelf: Shelf,
     ) -> None:
         self.peer = peer
-        self._random, self._lent = random, lent
+        self._random, self._shelf = random, shelf
         self.address = address
         self.status = Status.NEW
         self._hello = hello
         self._limits, self._channels = limits, channels
         self._post = post
-        self._queue = FrameQueue(lent.drop)
+        self._queue = FrameQueue()
         self._max_queue_bytes = limits.max_queue_bytes
         self._stream: Stream | None = None  # the present one, once it is welcome
         self._channel: grpc.aio.Channel | None = None
@@ -160,11 +160,11 @@ class Edge:
         if queued_bytes and queued_bytes + frame.frame_bytes > max(max_bytes, 2 * frame.frame_bytes):
             self._failed(frame, f"{queued_bytes} bytes wait for {self.peer} already, the limit is {max_bytes}")
             return
-        views = self._lent.take(frame.views)
-        if views is None:
-            self._failed(frame, f"{queued_bytes} bytes wait for {self.peer} already, and the disk takes no more")
+        try:
+            frame.views = self._shelf.lend(frame.views)
+        except OSError as error:
+            self._failed(frame, f"{queued_bytes} bytes wait for {self.peer} already, and the disk fails: {error}")
             return
-        frame.views = views
         self._queue.add(frame)
         if self._stream is not None:
             self._stream.wake()
@@ -414,11 +414,9 @@ class Edge:
 
 
 class FrameQueue:
-    """Keeps frames for one peer, in order, each from `add` until it is acknowledged or given up:
-    then `drop` gets its pieces."""
+    """Keeps frames for one peer, in order, each from `add` until it is acknowledged or given up."""
 
-    def __init__(self, drop: Callable[[Views], None] = lambda views: None) -> None:
-        self._drop = drop
+    def __init__(self) -> None:
         self.queued_bytes = 0
         self.settled = asyncio.Event()  # nothing is left
         self.settled.set()
@@ -485,7 +483,6 @@ class FrameQueue:
 
     def _forget(self, frame: QueuedFrame) -> QueuedFrame:
         self.queued_bytes -= max(frame.frame_bytes, LEAST_FRAME_BYTES)
-        self._drop(frame.views)
         if not self.queued_bytes:
             self.settled.set()
         return frame

@@ -34,7 +34,7 @@ from edgegossip.mesh.connections import MACHINE, ChannelFactory, Machine, Securi
 from edgegossip.mesh.inbound import Inbound, Inbox
 from edgegossip.mesh.outbound import Edge, QueuedFrame
 from edgegossip.mesh.services import StandardServices
-from edgegossip.mesh.shelf import Lent
+from edgegossip.mesh.shelf import Shelf
 from edgegossip.mesh.wire import PROTOCOL_VERSION
 from edgegossip.types import ConfigError, NodeId, UsageError
 from edgegossip.untrusted import Refusal
@@ -84,8 +84,7 @@ class GrpcTransport(Transport):
         self._node, self._run_id = node, bytes(run_id)
         self._limits = limits or MeshLimits()
         self._before_disconnect = before_disconnect or (lambda: None)
-        self._security, self._services, self._spool = security, tuple(services), spool or Spool()
-        self._lent = Lent(self._spool)
+        self._security, self._services, self._shelf = security, tuple(services), Shelf(spool or Spool())
         self._channels = ChannelFactory(self._limits, security, self._before_disconnect, machine)
         self._machine = machine
         self._session = machine.threads.random.getrandbits(63) + 1
@@ -232,7 +231,7 @@ class GrpcTransport(Transport):
             self._on_goodbye,
             self._on_fit,
             self._security,
-            self._spool,
+            self._shelf,
         )
         files = [mesh_pb2.DESCRIPTOR, *(f for s in self._services if (f := getattr(s, "descriptor", None)))]
         names = [service.full_name for file in files for service in file.services_by_name.values()]
@@ -249,7 +248,6 @@ class GrpcTransport(Transport):
 
     def _limit_frames(self, max_frame_bytes: int) -> None:
         self._frame_bytes = max_frame_bytes
-        self._lent.bound(max_frame_bytes)
         self._inbound.limit_frames(max_frame_bytes)
         for edge in self._edges.values():
             edge.limit_frames(max_frame_bytes)
@@ -274,16 +272,8 @@ class GrpcTransport(Transport):
                 agreement=said,
             )
             message = mesh_pb2.ExchangeRequest(hello=hello).SerializeToString()
-            edge = Edge(
-                peer,
-                address,
-                message,
-                self._limits,
-                self._channels,
-                self._inbox.post,
-                self._machine.threads.random,
-                self._lent,
-            )
+            random, post = self._machine.threads.random, self._inbox.post
+            edge = Edge(peer, address, message, self._limits, self._channels, post, random, self._shelf)
             self._edges[peer] = edge
             if self._frame_bytes is not None:
                 edge.limit_frames(self._frame_bytes)

@@ -475,11 +475,12 @@ def _small(plan: Mapping[str, Any]) -> list[str]:
 
 def advice(plan: Mapping[str, Any]) -> list[str]:
     """Return what limits the run and what to do about it, a line each."""
+    most = plan["most_message_bytes"]
     return [
         _limit(plan),
         *_overlap(plan),
         *_memory(plan["kinds"]),
-        *_messages(plan),
+        *([f"messages take at most {bytes_text(most)} of memory, whatever boards send"] if most else []),
         *_short(plan["step_s"]),
         _faster(plan),
         *_script(plan),
@@ -553,11 +554,6 @@ def _memory(kinds: list[Mapping[str, Any]]) -> list[str]:
         for kind in kinds
         if kind["memory_bytes"] > kind["has_bytes"]
     ]
-
-
-def _messages(plan: Mapping[str, Any]) -> list[str]:
-    most = plan["most_message_bytes"]
-    return [f"messages take at most {bytes_text(most)} of memory, whatever boards send"] if most else []
 
 
 def _faster(plan: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from edgegossip.memory import Spool
 from edgegossip.mesh import GrpcTransport, shelf
 from edgegossip.mesh.base import Notice, Received, SendReceipt
 from edgegossip.mesh.inbound import FrameAssembler, SenderState
-from edgegossip.mesh.shelf import Lent, Shelf, Views
+from edgegossip.mesh.shelf import Shelf, Views
 from edgegossip.mesh.wire import ChunkView
 from tests.mesh.support import QUICK, RUN, connect_all, until, wait_for
 
@@ -185,19 +185,19 @@ class Waiting:
     """Frames that wait for peers, as a transport has them."""
 
     def __init__(self, spool: Spool) -> None:
-        self.lent, self.queues = Lent(spool), list[Views]()
-        self.lent.bound(FRAME)
+        self.shelf, self.queues = Shelf(spool), list[Views]()
+        self.shelf.bound(FRAME, 3)
 
-    def send(self, body: bytes) -> Views | None:
-        views = self.lent.take((memoryview(b"head"), memoryview(body)))
-        if views is not None:
-            self.queues.append(views)
-            assert b"".join(views) == b"head" + body
+    def send(self, body: bytes) -> Views:
+        views = self.shelf.lend((memoryview(b"head"), memoryview(body)))
+        self.queues.append(views)
+        assert b"".join(views) == b"head" + body
         return views
 
     @property
     def memory_bytes(self) -> int:
-        bodies = {id(views[-1].obj): len(views[-1]) for views in self.queues if not lies_in_file(views[-1])}
+        large = [views[-1] for views in self.queues if len(views) > 1 and len(views[-1]) >= SMALL]
+        bodies = {(len(body), body[0]): len(body) for body in large}  # no two have the same
         return sum(bodies.values())
 
 
@@ -214,15 +214,15 @@ def test_what_waits_for_peers_that_take_nothing_is_hardly_memory(
         waiting.send(b"hello")
         assert waiting.memory_bytes <= 2 * FRAME
         while waiting.queues and random.random() < 0.8:
-            waiting.lent.drop(waiting.queues.pop(random.randrange(len(waiting.queues))))
-    for views in waiting.queues:
-        waiting.lent.drop(views)
+            del waiting.queues[random.randrange(len(waiting.queues))]
     waiting.queues.clear()
     body = bytes(FRAME)
-    assert [lies_in_file(waiting.send(body)[-1]) for _ in range(9)] == [False] * 9  # type: ignore[index]
-    assert lies_in_file(waiting.send(bytes(FRAME))[-1])  # type: ignore[index]
+    assert [lies_in_file(waiting.send(body)[-1]) for _ in range(9)] == [False] * 9
+    assert lies_in_file(waiting.send(bytes(FRAME))[-1])
     monkeypatch.setattr(os, "pwrite", full)
-    assert waiting.send(bytes(FRAME)) is None and waiting.send(body) is not None
+    with pytest.raises(OSError, match="No space"):
+        waiting.send(bytes(FRAME))
+    assert not lies_in_file(waiting.send(body)[-1])
 
 
 def test_frames_for_a_peer_that_takes_nothing_arrive_when_it_does(
