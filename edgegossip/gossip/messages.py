@@ -157,13 +157,6 @@ def relative_error(error: Vec, meant: Vec) -> float:
     return lost / whole if whole else (0.0 if lost == 0.0 else math.inf)
 
 
-def check_state(view: NodeView, sender: NodeId, frame: Frame) -> None:
-    """Look whether one part of a STATE is a float32[n]. Raises DecodeError, PeerError for another
-    codec than fp32."""
-    expect_codec(frame, FP32, sender)
-    FP32.check(frame.body, view.layout)
-
-
 # -- What goes out
 
 

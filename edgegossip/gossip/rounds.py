@@ -39,7 +39,7 @@ from typing_extensions import override
 
 from edgegossip.choices import Range
 from edgegossip.codecs.base import Codec
-from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.frame import Aux, Frame, Kind, expect_codec
 from edgegossip.gossip import messages
 from edgegossip.gossip.base import (
     Action,
@@ -680,7 +680,8 @@ class Synchronous(GossipAlgorithm[State]):
         wanted = self.scheme.parts + (Aux.MODEL in frame.aux)
         number_of(frame, Aux.PARTS, wanted, wanted)
         part = number_of(frame, Aux.PART, 0, wanted - 1)
-        messages.check_state(s.view, name, frame)
+        expect_codec(frame, messages.FP32, name)
+        messages.FP32.check(frame.body, s.view.layout)
         parts = {**(edge.parts if edge.parts_of == of else {}), part: frame}
         if any(k not in parts for k in range(wanted)):
             return s.with_in(key, replace(edge, parts=parts, parts_of=of)), []

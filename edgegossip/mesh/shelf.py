@@ -66,11 +66,8 @@ class Shelf:
     def take(self, sender: NodeId, size_bytes: int) -> Kept | None:
         """Count a frame that begins to come; None: there is no place for it."""
         self._forget_gone()
-        counts, mine, room = (
-            max(size_bytes, LEAST_FRAME_BYTES),
-            self._memory[sender],
-            2 * self._frame_bytes + _SPARE_BYTES,
-        )
+        counts, mine = max(size_bytes, LEAST_FRAME_BYTES), self._memory[sender]
+        room = 2 * self._frame_bytes + _SPARE_BYTES
         has_share = not mine or mine + counts <= room // self._senders
         if self._spool.folder is None or (has_share and self._memory.total() + counts <= room):
             kept, most = Kept(sender, False, self._memory, counts), sys.maxsize
