@@ -576,7 +576,7 @@ class NodeEngine:
                 case base.SetTimer(after_s):
                     self._set_timer(Timer.DEADLINE, after_s)
                 case base.Checkpoint():
-                    self._effects.append(events.Checkpoint(self.state))
+                    self._effects.append(events.Checkpoint(self.algorithm.restorable(self.state)))
                 case RoundDone():
                     done = action
                 case base.Suspect(node, reason):

@@ -124,7 +124,7 @@ class GossipNode:
 
     `load` is called once every neighbour is there who is waited for. `remote`: the members that are
     no neighbours, as far as they are known. `round_over` is called when a round has ended, before
-    it is reported."""
+    it is reported. `settle` gives back the memory of frames in files that were read."""
 
     def __init__(
         self,
@@ -137,6 +137,7 @@ class GossipNode:
         remote: RemoteMembers | None = None,
         clock: RoundClock | None = None,
         round_over: Callable[[], None] = lambda: None,
+        settle: Callable[[], None] = lambda: None,
         patience: Patience | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -146,6 +147,7 @@ class GossipNode:
         self.engine = NodeEngine(self._algorithm, config, patience or Patience(recipe.network.grace_s), remote)
         self._spec, self._transport, self._sink, self._meters = spec, transport, sink, meters
         self._load_model, self._round_over, self._read_clock = load, round_over, now
+        self._settle = settle
         self._slept_s = 0.0  # by the clock while we stood still, which is no time of ours
         self._clock = RoundClock() if clock is None else clock
         self._timers: dict[Timer, float] = {}
@@ -409,6 +411,7 @@ class GossipNode:
 
     def _handle(self, event: Event) -> None:
         self._carry_out(self.engine.handle(event, self._now()))
+        self._settle()
 
     def _carry_out(self, effects: list[Effect]) -> None:
         name, summed = self._spec.name, wire.PayloadSum()

@@ -14,6 +14,7 @@ from edgegossip.mesh.base import Notice, PeerUp, Received, SendReceipt
 from edgegossip.mesh.congestion import MAX_BYTES
 from edgegossip.mesh.inbound import FrameAssembler, Refused, SenderState
 from edgegossip.mesh.outbound import FrameQueue, QueuedFrame
+from edgegossip.mesh.shelf import Shelf
 from edgegossip.mesh.wire import ChunkView
 from tests.mesh.relay import Cut
 from tests.mesh.support import QUICK, RUN, wait_for
@@ -86,7 +87,7 @@ def play(steps, keep_s: float = 60.0):
     room, source = Room(), SenderState()
 
     async def run() -> None:
-        intake = FrameAssembler("b", room, 100, keep_s, Spool())
+        intake = FrameAssembler("b", room, 100, keep_s, Shelf(Spool()))
         for step in steps:
             if isinstance(step, float):
                 await asyncio.sleep(step)
@@ -147,7 +148,7 @@ def test_a_part_stays_while_the_stream_that_was_told_of_it_is_served():
     room, source = Room(), SenderState()
 
     async def run() -> None:
-        intake = FrameAssembler("b", room, 100, 0.01, Spool())
+        intake = FrameAssembler("b", room, 100, 0.01, Shelf(Spool()))
         await intake.take("a", source, chunk(1, 0, 4, b"ab"), "s")
         intake.leave(source, "s", keep=True)
         source.task = asyncio.current_task()
