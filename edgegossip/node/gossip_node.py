@@ -56,6 +56,7 @@ from edgegossip.engine.events import (
     Train,
     UpdateReady,
 )
+from edgegossip.engine.extensions import Extensions
 from edgegossip.engine.joining import Patience, RemoteMembers
 from edgegossip.engine.node import NodeConfig, NodeEngine, Stage
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send
@@ -152,6 +153,7 @@ class GossipNode:
         self._clock = RoundClock() if clock is None else clock
         self._timers: dict[Timer, float] = {}
         # Of the round's deadline: see `_still_arriving`.
+        self._extensions = Extensions()
         self._deadline_s, self._latest_s, self._came_bytes, self._arrival_seen = 0.0, 0.0, 0, False
         self._due_s: float | None = None  # when it was found due
         self._excused = False  # it was put off because we were late
@@ -328,14 +330,14 @@ class GossipNode:
     def _still_arriving(self) -> bool:
         """Return whether a frame is on its way in, and comes fast enough to be here within SLOWEST
         deadlines: a slow link is no reason to go on without who is behind it. Whoever it comes
-        from, these are the most that a round waits."""
+        from, these are the most that a round waits, and not again and again for one of several."""
         if self._now() >= self._latest_s:
             return False
         came, to_come = self._transport.arriving()
         since, self._came_bytes = came - self._came_bytes, came
         least = (since + to_come) / (SLOWEST * _LOOKS) if self._arrival_seen else 0.0  # it may just have begun
         self._arrival_seen = True
-        return to_come > 0 and since > least
+        return to_come > 0 and since > least and self._extensions.allow(self.engine.most_are_heard)
 
     def _wait(self, until_s: float | None) -> None:
         """Block for one event until then at most, and handle it."""
@@ -427,6 +429,7 @@ class GossipNode:
                     self._timers[timer] = self._now() + after_s
                     if timer is Timer.DEADLINE:
                         self._due_s, self._excused = None, False
+                        self._extensions.begin()
                         self._deadline_s, self._arrival_seen = after_s, False
                         self._latest_s = self._now() + SLOWEST * after_s
                         self._came_bytes = self._transport.arriving()[0]
