@@ -324,7 +324,9 @@ class World(NodeEnvironment):
         self._check_led(i, round)
         self.witness.done(node)
         here = sum(self.detector.connected(i, j) for j in self.topology.neighbours(i, done.round).in_)
-        self.suspicions += not self.algorithm.asynchronous and done.heard < here  # of a lost message nobody says so
+        # Of a lost message nobody says so. Where exchanges overlap, who was heard is of the round
+        # before.
+        self.suspicions += not (self.algorithm.asynchronous or self.algorithm.listens) and done.heard < here
         audit = self.algorithm.audit(state)
         if fault := self._left_out(i, done.round, audit):
             self.violate("left-out", i, fault)
