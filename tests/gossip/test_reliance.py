@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -93,6 +94,24 @@ def test_with_nobody_to_rely_on_a_round_takes_the_linger(make_fleet: Any) -> Non
         assert fleet.timers[1] == waits
         for node in range(4):
             fleet.tick(node)
+
+
+@pytest.mark.parametrize("why", ["silent", "refused"])
+def test_after_a_restart_everybody_is_waited_for(make_fleet: Any, why: str) -> None:
+    fleet = fleet_of(make_fleet, "dpsgd")
+    if why == "silent":
+        play(fleet, 3, lambda _round, _s: False)
+    else:  # what is of the next round, and was kept, turns out to be none
+        fleet.step_all()
+        early = next(m for to, m in fleet.mail if to == 1 and m.sender == fleet.members[ODD])
+        fleet.hand(1, replace(early, frame=replace(early.frame, round=1, body=b"none")))
+        fleet.deliver_all()
+    kept = fleet.states[1]
+    for restarts in (False, True):
+        if restarts:
+            fleet.restart(1, kept)
+        fleet.step(1, 0 * fleet.start[1])
+        assert (fleet.members[ODD] in fleet.algorithm.waiting_for(fleet.states[1])) == restarts
 
 
 def test_what_is_known_of_neighbours_does_not_keep_a_state_from_being_kept(make_fleet: Any) -> None:
