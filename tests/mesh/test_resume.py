@@ -5,18 +5,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+from types import SimpleNamespace
 
+import grpc
 import pytest
 
 from edgegossip.memory import Spool
-from edgegossip.mesh import GrpcTransport
+from edgegossip.mesh import GrpcTransport, outbound
+from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import Notice, PeerUp, Received, SendReceipt
 from edgegossip.mesh.congestion import MAX_BYTES
 from edgegossip.mesh.inbound import FrameAssembler, Refused, SenderState
-from edgegossip.mesh.outbound import FrameQueue, QueuedFrame
-from edgegossip.mesh.wire import ChunkView
+from edgegossip.mesh.outbound import Edge, FrameQueue, QueuedFrame
+from edgegossip.mesh.wire import METHOD, ChunkView, chunk_message
+from edgegossip.types import PeerError
 from tests.mesh.relay import Cut
-from tests.mesh.support import QUICK, RUN, wait_for
+from tests.mesh.support import PATIENCE_S, QUICK, RUN, wait_for
+from tests.mesh.test_refusals import hello
 
 SIZE = 40_000_000
 
@@ -159,6 +164,60 @@ def test_a_part_stays_while_the_stream_that_was_told_of_it_is_served():
         source.task = None
         await asyncio.sleep(0.05)
         assert source.part is None
+
+    asyncio.run(run())
+
+
+def test_another_process_goes_on_with_no_part_of_the_one_before():
+    with GrpcTransport("b", RUN, limits=QUICK) as b, grpc.insecure_channel(b.address) as channel:
+        b.connect({"a": "127.0.0.1:1"})
+        begun = chunk_message(1, 0, 4, False, [memoryview(b"ab")])
+        for session, partial_received, chunks in ((1, 0, [begun]), (1, 2, []), (2, 0, [])):
+            call = channel.stream_stream(METHOD)(iter([hello(session=session), *chunks]), timeout=PATIENCE_S)
+            [welcome] = [pb.ExchangeResponse.FromString(message).welcome for message in call]
+            assert welcome.partial_received == partial_received
+
+
+class Tried(Edge):
+    """An edge whose streams are scripted: each comes up, or does not, and ends after so long."""
+
+    def __init__(self, script: list[tuple[bool, float]]) -> None:
+        self.ceilings_s: list[float] = []
+        random = SimpleNamespace(uniform=lambda _least_s, most_s: self.ceilings_s.append(most_s) or 0.0)
+        super().__init__("b", None, b"", QUICK, None, lambda _event: None, random)
+        self.script, self.now_s = script, 0.0
+
+    async def _try_stream(self, _attempt: int) -> None:
+        up, lasts_s = self.script.pop(0)
+        if up:
+            self._came_up()
+        self.now_s += lasts_s
+        self._leaving = not self.script
+        raise PeerError("it ended")
+
+
+@pytest.mark.parametrize(
+    ("script", "ceilings_s"),
+    [
+        ([(False, 0.0)] * 3 + [(True, 99.0)] + [(False, 0.0)] * 3, [1, 2, 4, 0.5, 1, 2]),
+        ([(True, 0.0)] + [(False, 0.0)] * 40, [1, 2, 4, *[4] * 37]),
+    ],
+)
+def test_a_peer_is_tried_less_and_less_often_until_a_stream_lives(monkeypatch, script, ceilings_s):
+    """And then as often for ever; it is who comes again and again that is not always taken back."""
+    slept_s: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept_s.append(seconds)
+
+    async def run() -> None:
+        edge = Tried(script)
+        monkeypatch.setattr(outbound, "loop_s", lambda: edge.now_s)
+        monkeypatch.setattr(outbound.asyncio, "sleep", sleep)
+        await edge._run(None)
+        least_s = QUICK.backoff_min_s
+        assert edge.ceilings_s == [min(QUICK.backoff_max_s, least_s * times) for times in ceilings_s]
+        assert slept_s == [0.0] * len(ceilings_s)
 
     asyncio.run(run())
 
