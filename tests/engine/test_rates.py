@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from edgegossip import codecs
 from edgegossip.codecs import auto
-from edgegossip.engine.rates import BEARS, COARSEST, Goal, Rates, rates_for
+from edgegossip.engine.rates import BEARS, COARSEST, Goal, Link, Rates, rates_for
 from edgegossip.gossip.base import Says
 from edgegossip.layout import Layout, TensorSpec
 
@@ -244,6 +244,16 @@ def test_an_error_that_is_no_number_or_not_known_moves_nothing() -> None:
     rates.told(first, math.nan)
     rates.arrived("a", first, 0.0, 10.0)
     assert rates.plan(["a"], 1.0)["a"] == first
+
+
+def test_a_delay_that_grew_is_believed_after_a_while() -> None:
+    link = Link()
+    for k in range(120):
+        size = 1000 * 4 ** (k % 2)
+        link.measured(size, (0.1 if k < 20 else 1.0) + size / 1e6)
+        if k == 19:
+            assert link.delay_s == pytest.approx(0.09, rel=0.1)
+    assert link.delay_s == pytest.approx(0.9, rel=0.1)
 
 
 def test_a_message_that_says_nothing_is_followed_by_a_finer_one() -> None:

@@ -95,11 +95,12 @@ def test_a_board_whose_answer_was_lost_is_asked_again_after_a_while() -> None:
 
 @pytest.mark.no_cover
 def test_a_board_that_loses_all_answers_is_given_up_on_after_ever_longer_times() -> None:
-    run = Run(rounds=700, quorum=3, every=700, deadline_s=0.1)
-    run.boards[2].lost = frozenset(range(1, 700))
+    """Until it answers again."""
+    run = Run(rounds=100, quorum=3, every=100, deadline_s=0.1)
+    run.boards[2].lost = frozenset({*range(1, 61), *range(70, 100)})
     run.play()
     waits = [float(text.split("has not come for ")[1].split(" s")[0]) for text in run.texts("refused")]
-    assert waits[:5] == [1.0, 2.0, 4.0, 8.0, 16.0]
+    assert waits[:3] == [1.0, 2.0, 1.0]
 
 
 def test_rounds_without_a_usable_update_end_the_run() -> None:
