@@ -53,10 +53,10 @@ def check(value: object, round: int) -> None:
     assert np.array_equal(value["x"], np.full(17_000, round)) and np.array_equal(value["m"], np.arange(200) + round)
 
 
-def play(disk: FakeDisk, rounds: int) -> int:
+def play(disk: FakeDisk, rounds: int, keep: int = 2) -> int:
     """Saves so many rounds after the newest one. The last one whose save returned, though the disk
     cuts in."""
-    store = store_on(disk)
+    store = store_on(disk, keep)
     found = store.load()
     acknowledged = found.meta["round"] if found else 0
     try:
@@ -133,15 +133,15 @@ def test_without_the_sync_of_the_file_or_the_folder_it_would_be_lost() -> None:
 @pytest.mark.parametrize("keep_bytes", [0, 5, 11, 12, 20, 100, 1500, 60_000])
 def test_a_torn_file_is_passed_over_with_a_word_and_goes_first(keep_bytes: int) -> None:
     disk = FakeDisk()
-    play(disk, 3)
+    play(disk, 3, keep=3)
     torn = f"{FOLDER}/0000000003.ckpt"
     disk.damage(torn, keep_bytes)
-    store = store_on(disk := disk.after_kill())
+    store = store_on(disk := disk.after_kill(), keep=3)
     found = store.load()
     assert found is not None and found.meta["round"] == 2
     assert len(found.skipped) == 1 and torn in found.skipped[0]
     store.save(value_of(3), round=3)
-    assert sorted(disk.names(str(FOLDER))) == ["0000000002.ckpt", "0000000004.ckpt"]
+    assert sorted(disk.names(str(FOLDER))) == [f"000000000{number}.ckpt" for number in (1, 2, 4)]
     assert newest(disk.after_kill()) == 3
 
 

@@ -145,15 +145,22 @@ def test_a_disk_that_hangs_is_said_once_and_holds_nobody_twice(monkeypatch: pyte
     monkeypatch.setattr(writers, "ANNOUNCE_S", 0.05)
     disk, events = FakeDisk(latch := Latch()), Events()
     _, writer = make(disk, events, slack_s=0.0, patience_s=0.3)
-    writer.offer(1, "x")
-    assert latch.at.acquire(timeout=PATIENCE_S)
-    for round in range(2, 20):  # 18 times 0.3 s would be seen
-        writer.offer(round, "x")
-    assert events.names().count("checkpoint-failed") == 1 and "waiting" in events.names()
-    assert "the disk has not finished a checkpoint for 0 s" in dict(events)["checkpoint-failed"]
-    assert len(writer._pending) == 2 and not writer.close(0.05)
+    for outage in (0, 20):
+        writer.offer(outage + 1, "x")
+        assert latch.at.acquire(timeout=PATIENCE_S)
+        for round in range(outage + 2, outage + 20):  # 18 times 0.3 s would be seen
+            writer.offer(round, "x")
+        assert [event for event in events.names() if event != "waiting"] == ["checkpoint-failed"]
+        assert "waiting" in events.names() and len(writer._pending) == 2
+        assert "the disk has not finished a checkpoint for 0 s" in dict(events)["checkpoint-failed"]
+        if not outage:  # it goes on, and hangs again
+            latch.open.set()
+            assert writer.flush(PATIENCE_S) and latch.at.acquire(timeout=PATIENCE_S)
+            latch.open.clear()
+            events.clear()
+    assert not writer.close(0.05)
     latch.open.set()
-    assert writer.close(PATIENCE_S) and kept(disk) == [1, 19]
+    assert writer.close(PATIENCE_S) and kept(disk) == [1, 19, 21, 39]
 
 
 def test_a_full_disk_is_said_seldom_and_so_is_that_it_does_again(monkeypatch: pytest.MonkeyPatch) -> None:

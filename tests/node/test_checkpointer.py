@@ -199,9 +199,14 @@ def again(tmp_path: Path, size: int = 6, **settings: Any) -> Board:
 
 
 def test_every_and_keep(tmp_path: Path) -> None:
-    kept(tmp_path, **{"checkpoint.every": 3, "checkpoint.keep": 5})
-    restored = again(tmp_path).look()
+    settings = {"checkpoint.every": 3, "checkpoint.keep": 5}
+    kept(tmp_path, **settings)
+    board = again(tmp_path, **settings)
+    restored = board.load()
     assert restored is not None and restored.round == 3
+    for round in (4, 5):  # after a restart it is not their turn either
+        board.checkpointer.offer(restored.state, round)
+    board.checkpointer.close(LEAVE_S)
     assert len(list((tmp_path / "board-0").iterdir())) == 1
 
 
