@@ -96,8 +96,9 @@ def test_with_nobody_to_rely_on_a_round_takes_the_linger(make_fleet: Any) -> Non
             fleet.tick(node)
 
 
-@pytest.mark.parametrize("why", ["silent", "refused"])
-def test_after_a_restart_everybody_is_waited_for(make_fleet: Any, why: str) -> None:
+@pytest.mark.parametrize(("why", "then"), [("silent", "restart"), ("refused", "restart"), ("refused", "next round")])
+def test_after_a_restart_everybody_is_waited_for(make_fleet: Any, why: str, then: str) -> None:
+    """And in the next round whoever was refused in one."""
     fleet = fleet_of(make_fleet, "dpsgd")
     if why == "silent":
         play(fleet, 3, lambda _round, _s: False)
@@ -107,11 +108,14 @@ def test_after_a_restart_everybody_is_waited_for(make_fleet: Any, why: str) -> N
         fleet.hand(1, replace(early, frame=replace(early.frame, round=1, body=b"none")))
         fleet.deliver_all()
     kept = fleet.states[1]
-    for restarts in (False, True):
-        if restarts:
+    for waits in (False, True):
+        if waits and then == "restart":
             fleet.restart(1, kept)
+        elif waits:
+            fleet.step_all([0, 2, 3])
+            fleet.deliver_all()
         fleet.step(1, 0 * fleet.start[1])
-        assert (fleet.members[ODD] in fleet.algorithm.waiting_for(fleet.states[1])) == restarts
+        assert (fleet.members[ODD] in fleet.algorithm.waiting_for(fleet.states[1])) == waits
 
 
 def test_what_is_known_of_neighbours_does_not_keep_a_state_from_being_kept(make_fleet: Any) -> None:
