@@ -78,7 +78,10 @@ def test_short_rounds_are_not_written_one_by_one() -> None:
     _, writer = make(disk, slack_s=1.0, threads=Times([0.0]))  # no time passes between the rounds
     writer.offer(1, "one")
     assert writer.flush(PATIENCE_S)
-    for round in range(2, 10):
+    writer.offer(2, "more")
+    time.sleep(0.02)
+    assert writer.durable == 1
+    for round in range(3, 10):
         writer.offer(round, "more")
     assert writer.close(PATIENCE_S)
     assert kept(disk) == [1, 9]
@@ -196,6 +199,7 @@ def test_a_full_disk_is_said_seldom_and_so_is_that_it_does_again(monkeypatch: py
     now[0] += writers.RETRY_S
     offer(502)
     assert writer.durable == 502, "and begin as frequent as at first"
+    assert "after 1 that failed" in events[-1][1]
     assert writer.close(PATIENCE_S) and 500 in kept(disk)
 
 

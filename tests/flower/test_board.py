@@ -324,6 +324,26 @@ def test_a_coordinator_that_a_large_message_comes_from_or_goes_to_is_not_away(
             client._retry(push)
 
 
+def test_a_board_joins_once_whenever_it_is_not_known_any_more(sink: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def receive(*_: object) -> None:
+        calls.append("receive")
+        if calls.count("receive") in (1, 3):
+            raise LinkError("who are you?", gone=False, unknown=True)
+
+    def join() -> int:
+        calls.append("join")
+        return 7
+
+    client = NodeClient("board-0", "127.0.0.1:1", lambda: toy.Toy(1), codecs.get("fp32"), sink)
+    client._link = SimpleNamespace(moved=0, join=join, receive=receive)  # type: ignore[assignment]
+    monkeypatch.setattr("edgegossip.flower.client.time.sleep", lambda _s: None)
+    for _ in range(5):
+        assert client._poll() is None
+    assert calls == ["receive", "join", "receive", "receive", "join", "receive", "receive"]
+
+
 @pytest.mark.parametrize(("number", "tries"), [(7, 2), (8, 1)])
 def test_an_answer_is_given_again_to_who_knows_the_board_as_the_same(number: int, tries: int, sink: Memory) -> None:
     """A SuperLink that gives it another number does not know the question."""

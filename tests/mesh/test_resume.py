@@ -196,30 +196,34 @@ class Tried(Edge):
         raise PeerError("it ended")
 
 
+AWAY, COMES = (False, 0.0), (True, 0.0)
+
+
 @pytest.mark.parametrize(
-    ("script", "ceilings_s"),
+    ("script", "ceilings_s", "waits_s"),
     [
-        ([(False, 0.0)] * 3 + [(True, 99.0)] + [(False, 0.0)] * 3, [1, 2, 4, 0.5, 1, 2]),
-        ([(True, 0.0)] + [(False, 0.0)] * 40, [1, 2, 4, *[4] * 37]),
+        ([AWAY] * 3 + [(True, 99.0)] + [AWAY] * 3, [1, 2, 4, 0.5, 1, 2], 0.0),
+        ([COMES] + [AWAY] * 40, [1, 2, 4, *[4] * 37], 0.0),
+        ([COMES] * 34, [1, 2, 4, *[4] * 30], 4.0),  # the 33rd is taken back after a while
+        ([COMES] * 99, [1, 2, 4, *[4] * 30], 0.2),  # we leave meanwhile
     ],
 )
-def test_a_peer_is_tried_less_and_less_often_until_a_stream_lives(monkeypatch, script, ceilings_s):
-    """And then as often for ever; it is who comes again and again that is not always taken back."""
-    slept_s: list[float] = []
+def test_a_peer_is_tried_less_often_until_a_stream_lives_and_taken_back_now_and_then(
+    monkeypatch, script, ceilings_s, waits_s
+):
+    edge, waited_s = Tried(script), []
 
     async def sleep(seconds: float) -> None:
-        slept_s.append(seconds)
+        edge.now_s += seconds
+        waited_s.append(seconds)
+        edge._leaving |= seconds > 0.0 and len(edge.script) > 60
 
-    async def run() -> None:
-        edge = Tried(script)
-        monkeypatch.setattr(outbound, "loop_s", lambda: edge.now_s)
-        monkeypatch.setattr(outbound.asyncio, "sleep", sleep)
-        await edge._run(None)
-        least_s = QUICK.backoff_min_s
-        assert edge.ceilings_s == [min(QUICK.backoff_max_s, least_s * times) for times in ceilings_s]
-        assert slept_s == [0.0] * len(ceilings_s)
-
-    asyncio.run(run())
+    monkeypatch.setattr(outbound, "loop_s", lambda: edge.now_s)
+    monkeypatch.setattr(outbound.asyncio, "sleep", sleep)
+    asyncio.run(edge._run(None))
+    most_s, least_s = QUICK.backoff_max_s, QUICK.backoff_min_s
+    assert edge.ceilings_s == [min(most_s, least_s * times) for times in ceilings_s]
+    assert sum(waited_s) == pytest.approx(waits_s, abs=0.01)
 
 
 def frame(transfer_of: FrameQueue, size: int) -> QueuedFrame:
