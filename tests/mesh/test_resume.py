@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import grpc
@@ -13,6 +14,7 @@ import pytest
 from edgegossip.memory import Spool
 from edgegossip.mesh import GrpcTransport, outbound
 from edgegossip.mesh._proto import mesh_pb2 as pb
+from edgegossip.mesh.address import Address
 from edgegossip.mesh.base import Notice, PeerUp, Received, SendReceipt
 from edgegossip.mesh.congestion import MAX_BYTES
 from edgegossip.mesh.inbound import FrameAssembler, Refused, SenderState
@@ -224,6 +226,29 @@ def test_a_peer_is_tried_less_often_until_a_stream_lives_and_taken_back_now_and_
     most_s, least_s = QUICK.backoff_max_s, QUICK.backoff_min_s
     assert edge.ceilings_s == [min(most_s, least_s * times) for times in ceilings_s]
     assert sum(waited_s) == pytest.approx(waits_s, abs=0.01)
+
+
+def test_why_we_ended_a_connection_is_said_of_that_one_alone():
+    async def run() -> None:
+        async def nothing(*_: object) -> None: ...
+
+        async def read() -> bytes:
+            if drops:
+                await edge.drop(drops.pop())
+            raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, None, None, "Connection refused")
+
+        @asynccontextmanager
+        async def open_channel(*_: object):
+            call = SimpleNamespace(write=nothing, read=read, cancel=lambda: None)
+            yield SimpleNamespace(stream_stream=lambda _method: lambda: call, close=nothing)
+
+        channels, drops = SimpleNamespace(check=nothing, open=open_channel), ["its certificate was revoked"]
+        edge = Edge("b", Address("127.0.0.1", 1), b"", QUICK, channels, lambda _event: None, None)
+        for why in ("its certificate was revoked", "connection refused"):
+            with pytest.raises(PeerError, match=why):
+                await edge._try_stream(0)
+
+    asyncio.run(run())
 
 
 def frame(transfer_of: FrameQueue, size: int) -> QueuedFrame:
