@@ -80,7 +80,7 @@ fuzz: $(ALL) ## fuzz the native decoders under clang's sanitizers; SECONDS=60
 	@$(BIN)/python -m tests.fuzz.native.run --seconds $(SECONDS)
 
 arm-cost: $(ALL) ## predict cycles of int8 and the codecs on an Arm core, beside torch; CORE=a72 or a76
-	@$(BIN)/python scripts/arm_cost.py $(CORE)
+	@$(BIN)/python -m lab.results.arm_cost $(CORE)
 
 lint: $(ALL)
 	@$(BIN)/ruff check .

@@ -97,7 +97,7 @@ def check_keywords(
 
 
 @lru_cache(maxsize=1024)
-def hints_of(target: Any) -> Mapping[str, Any]:
+def hints_of(target: Callable[..., Any]) -> Mapping[str, Any]:
     """Return the types that a class or function declares, which Python compiles anew from their
     text whenever it is asked."""
     return get_type_hints(target, include_extras=True)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,17 +28,22 @@ KEPT_BYTES, _LARGEST_BYTES = 128 << 20, 32 << 20  # the latter is the most that 
 
 class Buffer:
     """Holds up to so many bytes, at least one, that come one after the other. Made by
-    `Spool.buffer`."""
+    `Spool.buffer`. `mapped`: where it must be a file, those that are mapped; what the disk does not
+    do is an OSError."""
 
-    def __init__(self, size_bytes: int, folder: Path | None) -> None:
+    def __init__(self, size_bytes: int, folder: Path | None, mapped: WeakSet[mmap.mmap] | None = None) -> None:
         self.size_bytes, self.here_bytes = size_bytes, 0
+        self._mapped = mapped
         self._file: FileIO | None = None
         self._memory: memoryview | None = None
         if folder is not None:
             from tempfile import TemporaryFile  # here: a board that waits has no use for it
 
-            with suppress(OSError):
+            try:
                 self._file = TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 (open as long as this is)
+            except OSError:
+                if mapped is not None:
+                    raise
         if self._file is None:
             self._to_memory()
 
@@ -47,6 +53,8 @@ class Buffer:
             try:
                 self._write(self._file, memoryview(data))
             except OSError:  # the disk is full or broken
+                if self._mapped is not None:
+                    raise
                 self._to_memory()
         if self._memory is not None:
             self._memory[self.here_bytes : self.here_bytes + len(data)] = data
@@ -58,7 +66,10 @@ class Buffer:
             assert self._memory is not None
             return self._memory[: self.here_bytes]
         with self._file as file:
-            return memoryview(mmap.mmap(file.fileno(), self.here_bytes, access=mmap.ACCESS_READ))
+            mapping = mmap.mmap(file.fileno(), self.here_bytes, access=mmap.ACCESS_READ)
+        if self._mapped is not None:
+            self._mapped.add(mapping)
+        return memoryview(mapping)
 
     def _write(self, file: FileIO, data: memoryview) -> None:
         at = self.here_bytes
@@ -88,15 +99,28 @@ class Spool:
     """
 
     def __init__(self, folder: Path | None = None, above_bytes: int = SPOOL_BYTES) -> None:
-        self._folder, self.above_bytes = folder, above_bytes
+        self.folder, self.above_bytes = folder, above_bytes
+        self._mapped = WeakSet[mmap.mmap]()
 
     def keeps(self, size_bytes: int) -> bool:
         """Tell whether so many bytes go to the disk."""
-        return size_bytes > self.above_bytes and self._folder is not None
+        return size_bytes > self.above_bytes and self.folder is not None
 
     def buffer(self, size_bytes: int) -> Buffer:
         """Return an empty buffer for so many bytes."""
-        return Buffer(size_bytes, self._folder if self.keeps(size_bytes) else None)
+        return Buffer(size_bytes, self.folder if self.keeps(size_bytes) else None)
+
+    def file(self, size_bytes: int) -> Buffer:
+        """Return an empty buffer for so many bytes of a file, which `settle` looks after. Raises
+        OSError."""
+        return Buffer(size_bytes, self.folder, self._mapped)
+
+    def settle(self) -> None:
+        """Give back the memory of what was read of such files; it comes again when it is read. From
+        any thread."""
+        with suppress(RuntimeError):  # another is being mapped: it is done after the next event
+            for mapping in self._mapped:
+                mapping.madvise(mmap.MADV_DONTNEED)
 
     def room(self, size_bytes: int) -> NDArray[np.uint8] | None:
         """Return so many bytes of a file to write to, uint8[size_bytes], which goes with the last
@@ -105,7 +129,7 @@ class Spool:
             return None
         from tempfile import TemporaryFile
 
-        with suppress(OSError), TemporaryFile(dir=self._folder, buffering=0) as file:
+        with suppress(OSError), TemporaryFile(dir=self.folder, buffering=0) as file:
             os.posix_fallocate(file.fileno(), 0, size_bytes)  # a full disk must not be found out by writing there
             return np.frombuffer(mmap.mmap(file.fileno(), size_bytes), np.uint8)
         return None

@@ -140,7 +140,7 @@ def options_of(source: Any) -> tuple[Option, ...]:
     return tuple(Option(p.name, type(p.default), p.default, p.help, p.low, p.high, p.choices) for p in source)
 
 
-def build(kind: type[Any], values: Mapping[str, Any]) -> Any:
+def build(kind: Any, values: Mapping[str, Any]) -> Any:
     """Return the dataclass of options with these values by name; those of a field that is itself
     one are among them."""
     inner: dict[str, Any] = {name: hint for name, hint in hints_of(kind).items() if is_dataclass(hint)}

@@ -143,6 +143,8 @@ MAY["lab.sim"] = {
     *("files", *PURE_MAY, "memory", "threads", "recipe", "checkpoint", "telemetry", "training", "mesh", "node", "cli"),
 }
 MAY["lab"], MAY["lab.bench"] = set(), set(MAY)
+MAY["lab.results"] = set(MAY)
+MAY["lab.papers"] = set(MAY)
 
 # What each part may import from outside, besides the standard library, numpy and the package.
 OUTSIDE = {
@@ -155,6 +157,21 @@ OUTSIDE = {
     "accept": {"torch"},
     "lab.bench": {"torch", "grpc", "psutil", "click"},
     "lab.sim": {"click"},
+    "lab.results": {
+        "torch",
+        "grpc",
+        "psutil",
+        "flwr",
+        "rich",
+        "matplotlib",
+        "job",
+        "datasets",
+        "sklearn",
+        "PIL",
+        "tokenizers",
+        "transformers",
+    },
+    "lab.papers": {"torch", "mpmath", "scipy", "matplotlib"},
     "mesh": {"grpc", "grpc_health", "grpc_reflection", "google"},
     "security": {"cryptography"},
     "fleet": {"psutil"},

@@ -1,4 +1,4 @@
-"""Tables of `co3.py`, written by scripts/make_gennorm_tables.py; not to be edited."""
+"""Tables of `co3.py`, written by lab/papers/make_gennorm_tables.py; not to be edited."""
 
 from __future__ import annotations
 

@@ -205,6 +205,16 @@ class NodeEngine:
         """The neighbours that are known to be gone."""
         return frozenset() if self.view is None else self.view.down
 
+    @property
+    def most_are_heard(self) -> bool:
+        """Whether at least half of those who send to this board in this round are heard."""
+        if self.view is None:
+            return False
+        members, down = self.view.members, self.view.down
+        senders = self.view.topology.neighbours(self.view.index, self.round).in_
+        awaited = sum(members[j] not in down for j in senders)
+        return 2 * len(self.algorithm.waiting_for(self.state)) <= awaited
+
     def start(self, now_s: float) -> list[Effect]:
         """Begin to look for the neighbours. Call once, before `handle`."""
         self._now_s, self._effects = now_s, []
@@ -576,7 +586,7 @@ class NodeEngine:
                 case base.SetTimer(after_s):
                     self._set_timer(Timer.DEADLINE, after_s)
                 case base.Checkpoint():
-                    self._effects.append(events.Checkpoint(self.state))
+                    self._effects.append(events.Checkpoint(self.algorithm.restorable(self.state)))
                 case RoundDone():
                     done = action
                 case base.Suspect(node, reason):

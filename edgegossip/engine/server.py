@@ -50,6 +50,7 @@ from dataclasses import dataclass, field, replace
 
 from edgegossip import codecs
 from edgegossip.engine.combine import Combiner
+from edgegossip.engine.extensions import Extensions
 from edgegossip.engine.server_boards import Address, Agreements, BoardPresence, Boards, OpenQuestions
 from edgegossip.engine.server_evaluations import NO_TEST_SET
 from edgegossip.engine.server_events import (
@@ -171,6 +172,7 @@ class ServerEngine:
         self._phase: Callable[[], bool] = self._gathering
         self._wait = _Wait(0.0, 0.0)
         self._asking: _Asking | None = None
+        self._extensions = Extensions()
         self._evaluated: Metrics | None = None  # by the driver
         self._parting: Frame | None = None  # the final model, which goes out with the goodbye
         self._kept = False  # the final model is
@@ -314,6 +316,7 @@ class ServerEngine:
         """Ask, and wait for answers until the deadline, or until `enough` (0: all) have come;
         `then` says how it goes on."""
         numbers = self._ask(instructions, what)
+        self._extensions.begin()
         self._asking = _Asking(what, numbers, deadline_s, enough, deadline_s, then)
         return self._go(self._waiting_for_answers)
 
@@ -331,9 +334,8 @@ class ServerEngine:
             self._log("stragglers", text, missing=names)
             return asking.then()
         most_s, look_s = DEADLINES * asking.deadline_s, asking.deadline_s / LOOKS
-        if self._now_s - asking.moved_s <= look_s and asking.until_s < most_s:
-            # A slow link is no reason to go on without who is behind it.
-            asking.until_s = max(asking.until_s, min(most_s, round(self._waited_s + look_s, 2)))
+        if self._now_s - asking.moved_s <= look_s:
+            self._extend(asking, min(most_s, round(self._waited_s + look_s, 2)))
         if self._passed(self._wait.since_s + asking.until_s):
             if not asking.answers and not asking.late and self._patience_s > asking.until_s:
                 # Boards that are slower than the deadline would never train: wait for the first
@@ -357,8 +359,12 @@ class ServerEngine:
         work."""
         asking = self._asking
         if asking is not None and self._phase == self._waiting_for_answers and not asking.late:
-            most_s = DEADLINES * asking.deadline_s
-            asking.until_s = max(asking.until_s, min(most_s, round(self._waited_s + asking.deadline_s, 2)))
+            self._extend(asking, min(DEADLINES * asking.deadline_s, round(self._waited_s + asking.deadline_s, 2)))
+
+    def _extend(self, asking: _Asking, until_s: float) -> None:
+        """Wait longer, if that is not for few of the boards again and again."""
+        if until_s > asking.until_s and self._extensions.allow(2 * len(asking.answers) >= len(asking.numbers)):
+            asking.until_s = until_s
 
     def _answers(self) -> dict[NodeId, tuple[Address, Answer]]:
         """End the wait for answers; return those that came."""

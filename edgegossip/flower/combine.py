@@ -113,6 +113,8 @@ class StrategyAdapter(Combiner):
     """Shows a Flower strategy plain models, x + delta, as if boards had sent them."""
 
     def __init__(self, strategy: Strategy, channel: Channel, uniform: bool) -> None:
+        # Whoever bears liars does not weigh by what they claim.
+        uniform = uniform or hasattr(strategy, "num_malicious_nodes")
         self._strategy, self._channel, self._uniform = strategy, channel, uniform
         self._dtypes = {spec.name: "float32" for spec in channel.layout.tensors}
         self._proportion = NormFilter()

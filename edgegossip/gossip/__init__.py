@@ -51,7 +51,7 @@ def names() -> tuple[str, ...]:
 
 def get(name: str, **params: Any) -> GossipAlgorithm[Any]:
     """Return the algorithm `name` with its parameters fixed: its own, such as eta, and those of its
-    rounds (staleness, quorum, linger_s, max_ahead, early_bytes).
+    rounds (staleness, quorum, linger_s, max_ahead).
 
     Raises ConfigError on an unknown name or parameter, or a value out of range.
 

@@ -66,6 +66,10 @@ class Around(GossipAlgorithm[S]):
         return self.begin(self.algorithm.init(x, view), view.layout)
 
     @override
+    def restorable(self, s: S) -> S:
+        return replace(s, inner=self.algorithm.restorable(s.inner))
+
+    @override
     def start(self, s: S) -> tuple[S, list[Action]]:
         return self.follow(s, *self.algorithm.start(s.inner))
 

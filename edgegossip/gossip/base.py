@@ -259,6 +259,10 @@ class GossipAlgorithm(Protocol[S]):
         """Go on from a state that an earlier process of this node kept (any that came with a
         Checkpoint, however old). `view` is of the same run and has another boot."""
 
+    def restorable(self, s: S) -> S:
+        """Return what of a state that came with a Checkpoint is to be kept, for `resume`."""
+        return s
+
     def start(self, s: S) -> tuple[S, list[Action]]:
         """Say hello to the neighbours. Called once, after `init` or `resume` and before anything
         else."""

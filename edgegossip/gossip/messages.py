@@ -157,13 +157,6 @@ def relative_error(error: Vec, meant: Vec) -> float:
     return lost / whole if whole else (0.0 if lost == 0.0 else math.inf)
 
 
-def state_vector(view: NodeView, sender: NodeId, frame: Frame) -> Vec:
-    """Return the float32[n] of one part of a STATE. Raises DecodeError, PeerError for another codec
-    than fp32."""
-    expect_codec(frame, FP32, sender)
-    return FP32.decode(frame.body, view.layout)
-
-
 # -- What goes out
 
 

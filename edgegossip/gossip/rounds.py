@@ -39,7 +39,7 @@ from typing_extensions import override
 
 from edgegossip.choices import Range
 from edgegossip.codecs.base import Codec
-from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.frame import Aux, Frame, Kind, expect_codec
 from edgegossip.gossip import messages
 from edgegossip.gossip.base import (
     Action,
@@ -160,9 +160,6 @@ class Synchronous(GossipAlgorithm[State]):
     quorum: Annotated[float, Range(0, 1, "share of live neighbours; the rest gets linger_s", above=True)] = 1.0
     linger_s: Annotated[float, Range(0, 86_400, "seconds that the rest gets after the quorum", above=True)] = 1.0
     max_ahead: Annotated[int, Range(0, 2**32 - 1, "rounds that a neighbour may be ahead; 0: as honest ones may be")] = 0
-    early_bytes: Annotated[
-        int, Range(0, 2**63 - 1, "of early messages; 0: what honest boards send, 256 MiB or more")
-    ] = 0
 
     asynchronous = False
 
@@ -217,7 +214,7 @@ class Synchronous(GossipAlgorithm[State]):
             math=math_,
             epoch=incarnation_of(view),  # the incarnation goes on, the process does not
             out={key: replace(edge, session=0, answers=0) for key, edge in s.out.items()},
-            inbox=PendingMessages(),
+            inbox=PendingMessages(),  # of an earlier release
             stepped=None,
             refused=frozenset(),
             lingering=False,
@@ -225,6 +222,12 @@ class Synchronous(GossipAlgorithm[State]):
             claims={},
             reliance={},
         )
+
+    @override
+    def restorable(self, s: State) -> State:
+        """Return the state without what a new process asks for again."""
+        in_ = {key: edge.without_parts() if edge.parts else edge for key, edge in s.in_.items()}
+        return replace(s, inbox=PendingMessages(), in_=in_)
 
     @override
     def start(self, s: State) -> Outcome:
@@ -291,7 +294,8 @@ class Synchronous(GossipAlgorithm[State]):
         messages.check_same_run(s.view, view)
         back = {j for j, name in enumerate(view.members) if name in s.view.down - view.down}
         gone = {j for j, name in enumerate(view.members) if name in view.down - s.view.down}
-        s = replace(s, view=view, ctx=self._context(view, s.index, s.round))
+        claims = {j: r for j, r in s.claims.items() if view.members[j] not in view.down}
+        s = replace(s, view=view, ctx=self._context(view, s.index, s.round), claims=claims)
         s, hellos = self._on_peers_up(self._on_peers_down(s, gone), back)
         if s.stepped is None:
             return s, hellos
@@ -556,21 +560,12 @@ class Synchronous(GossipAlgorithm[State]):
     def _keep(self, s: State, sender: int, frame: Frame) -> Outcome:
         """Keep a message until its round, and go on in the neighbours' round if this node was left
         behind."""
-        ahead = self._ahead(s)
-        inbox = s.inbox.put(sender, frame, ahead + 1, *self._pending_limits(s, ahead))
+        inbox = s.inbox.put(sender, frame, self._ahead(s) + 1)
         if inbox is None:
             return replace(s, duplicates=s.duplicates + 1), []
         s = replace(s, inbox=inbox)
         target = self._left_behind(s)
         return self._proceed(s) if target is None else self._skip_to(s, target, None)
-
-    def _pending_limits(self, s: State, ahead: int) -> tuple[int, int]:
-        """Return the bytes of as many messages as `ahead` allows, at fp32's size: of each who sends
-        to this node in some round, and of all of them together."""
-        senders = len({j for j, _ in self.in_keys(s)})
-        each = self.bodies * 4 * s.view.layout.size + 2**16
-        most = self.early_bytes or max((ahead + 1) * senders * each, 256 * 2**20)
-        return most // senders, most
 
     def _drain(self, s: State, sender: int) -> Outcome:
         """Take in the pending messages of a sender's streams that are next and whose round has
@@ -685,10 +680,12 @@ class Synchronous(GossipAlgorithm[State]):
         wanted = self.scheme.parts + (Aux.MODEL in frame.aux)
         number_of(frame, Aux.PARTS, wanted, wanted)
         part = number_of(frame, Aux.PART, 0, wanted - 1)
-        parts = {**(edge.parts if edge.parts_of == of else {}), part: messages.state_vector(s.view, name, frame)}
+        expect_codec(frame, messages.FP32, name)
+        messages.FP32.check(frame.body, s.view.layout)
+        parts = {**(edge.parts if edge.parts_of == of else {}), part: frame}
         if any(k not in parts for k in range(wanted)):
             return s.with_in(key, replace(edge, parts=parts, parts_of=of)), []
-        vectors = [parts[k] for k in range(wanted)]
+        vectors = [messages.FP32.decode(parts[k].body, s.view.layout) for k in range(wanted)]
         model = vectors.pop() if Aux.MODEL in frame.aux else None
         s, actions = self._take_full(s, key, of, Snapshot(vectors, frame.aux, frame.round))
         s, more = self._proceed(s) if model is None else self._claim(s, sender, frame.round, model)
@@ -698,7 +695,7 @@ class Synchronous(GossipAlgorithm[State]):
         """Go on with the stream after what the full state holds, with the messages that came
         meanwhile."""
         if not self.scheme.streams:  # there was a model only
-            return s.with_in(key, replace(s.in_edge(key), parts={}, parts_of=(0, 0, 0))), []
+            return s.with_in(key, s.in_edge(key).without_parts()), []
         session, position, epoch = of
         math_ = self.scheme.adopt(s.math, *key, full, s.ctx)
         s = self._break_streams(s, math_)

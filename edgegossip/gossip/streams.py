@@ -25,19 +25,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from edgegossip.codecs.keys import derive_key
 from edgegossip.frame import Aux, Frame
 from edgegossip.gossip.base import NodeView
 from edgegossip.gossip.messages import MAX_ID
-from edgegossip.types import Round, Vec, replace
+from edgegossip.types import Round, replace
 
 # Of a receiver, that are remembered, so that a late HELLO of one of them is not believed.
 RETIRED_INCARNATIONS = 4
 # Full states that one receiver gets in one round; what it asks for beyond comes in the next.
 STATES_A_ROUND = 3
 
-_NO_PARTS: Mapping[int, Vec] = {}
+_NO_PARTS: Mapping[int, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,8 @@ class InEdge:
     opening: int = 0  # session asked for and not established yet; 0: none
     number: int = 0  # of that session, among those that this process has opened
     asked: Round = -1  # the round in which it was asked for
-    parts: Mapping[int, Vec] = field(default_factory=lambda: _NO_PARTS)  # of a full state that is not complete
+    # Of a full state that is not complete: frames. In checkpoints of earlier releases vectors.
+    parts: Mapping[int, Any] = field(default_factory=lambda: _NO_PARTS)
     parts_of: tuple[int, int, int] = (0, 0, 0)  # its session, position and epoch
 
     @property
@@ -120,7 +122,11 @@ class InEdge:
     def opening_session(self, session: int, number: int, round: Round) -> InEdge:
         """Return the edge on which a new session is asked for; what goes on in the old one counts
         until the new one is established."""
-        return replace(self, opening=session, number=number, asked=round)
+        return replace(self.without_parts(), opening=session, number=number, asked=round)
+
+    def without_parts(self) -> InEdge:
+        """Return the edge that awaits a full state from its first part on."""
+        return replace(self, parts=_NO_PARTS, parts_of=(0, 0, 0))
 
     def started(self, session: int, epoch: int) -> InEdge:
         """Return the edge whose session begins with the sender's very first message: nothing was
@@ -177,20 +183,15 @@ def incarnation_of(view: NodeView) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PendingMessages:
-    """Keeps messages that came before their round, encoded: a bounded number of rounds and bytes a
-    sender, so that one which sends without end takes no other's room. Immutable; every change gives
-    a new value that shares the frames.
+    """Keeps messages that came before their round, encoded: a bounded number of rounds a sender, so
+    that one which sends without end takes no other's room. Where they lie is the shell's affair
+    (mesh/shelf.py). Immutable; every change gives a new value that shares the frames.
 
     In a strongly connected static graph without deadlines nobody can run more than n - 1 rounds
     ahead of anybody: each round of theirs needs, over at most n - 1 hops, one of ours. A sender
     that is further ahead has gone on without us."""
 
     frames: Mapping[int, tuple[Frame, ...]] = field(default_factory=dict)  # by sender, by round
-
-    @property
-    def size_bytes(self) -> int:
-        """Return the bytes of all bodies kept."""
-        return sum(_bytes_of(kept) for kept in self.frames.values())
 
     def of(self, sender: int) -> tuple[Frame, ...]:
         """Return what is kept of a sender, by round."""
@@ -201,24 +202,15 @@ class PendingMessages:
         kept = self.frames.get(sender)
         return kept[-1].round if kept else -1
 
-    def put(
-        self, sender: int, frame: Frame, max_frames: int, share_bytes: int, max_bytes: int
-    ) -> PendingMessages | None:
+    def put(self, sender: int, frame: Frame, max_frames: int) -> PendingMessages | None:
         """Return the messages with this frame; None if there is one of the same sender, round and
-        session already.
-
-        Of a sender's frames the newest stay: at most `max_frames`, and no more than `share_bytes`
-        unless there is only one. Where all senders' frames would take more than `max_bytes`, the
-        frame is as good as lost on its way, and everything stays as it is."""
+        session already. Of a sender's frames the newest stay, at most `max_frames`."""
         kept = self.frames.get(sender, ())
         session = frame.aux.get(Aux.SESSION)
         if any(f.round == frame.round and f.aux.get(Aux.SESSION) == session for f in kept):
             return None
         kept = tuple(sorted((*kept, frame), key=lambda f: f.round))[-max_frames:]
-        while len(kept) > 1 and _bytes_of(kept) > share_bytes:
-            kept = kept[1:]
-        inbox = PendingMessages({**self.frames, sender: kept})
-        return inbox if inbox.size_bytes <= max_bytes else self
+        return PendingMessages({**self.frames, sender: kept})
 
     def keep(self, sender: int, frames: tuple[Frame, ...]) -> PendingMessages:
         """Return the messages with these frames of a sender, and no others of it."""
@@ -233,7 +225,3 @@ class PendingMessages:
         now = {j: f for j in sorted(self.frames) for f in self.frames[j] if f.round == round}
         later = {j: tuple(f for f in kept if f.round > round) for j, kept in self.frames.items()}
         return now, PendingMessages({j: kept for j, kept in later.items() if kept})
-
-
-def _bytes_of(frames: tuple[Frame, ...]) -> int:
-    return sum(memoryview(f.body).nbytes for f in frames)

@@ -40,7 +40,13 @@ class Security(Protocol):
     """Says who we are and who a peer is: mesh.tls_security.TlsSecurity. Methods are called on the
     transport's loop, and do not wait, where nothing else is said."""
 
-    def start(self, limits: MeshLimits, tell: Tell, on_news: Callable[[], None]) -> str:
+    def start(
+        self,
+        limits: MeshLimits,
+        tell: Tell,
+        on_news: Callable[[], None],
+        on_quarantine: Callable[[NodeId, float], None],
+    ) -> str:
         """Return the name on which our gRPC server is to listen, inside this machine. `tell` takes
         lines for the log and `on_news` is called when our revocation list is a newer one, so that
         some peer may have to be let go; both from any thread."""

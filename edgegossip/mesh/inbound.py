@@ -7,6 +7,7 @@ top to bottom:
     Inbound          admits a stream (identity, rate, Hello), then reads message by message
     parse_request    makes a ChunkView of a message, without a copy (wire.py)
     FrameAssembler   puts the chunks of a frame together; keeps what came when the stream breaks
+    Shelf            says whether that is in memory or in a file (shelf.py)
     Inbox            has room for so many bytes and no more; hands whole frames to the node
     AckWriter        answers on the same stream
 
@@ -31,12 +32,13 @@ from typing_extensions import override
 from edgegossip import agreement as agreements
 from edgegossip.agreement import Agreement
 from edgegossip.frame import LEAST_FRAME_BYTES
-from edgegossip.memory import Buffer, Spool
+from edgegossip.memory import Buffer
 from edgegossip.mesh._grpc import GenericRpcHandler, grpc
 from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.address import of_caller
 from edgegossip.mesh.base import MeshLimits, Notice, Received, TransportEvent, loop_s
 from edgegossip.mesh.connections import CallerGone, Security, other_name, other_receiver, other_run, other_version
+from edgegossip.mesh.shelf import Kept, Shelf
 from edgegossip.mesh.wire import METHOD, PROTOCOL_VERSION, ChunkView, parse_request
 from edgegossip.security.limits import RateLimitedLog, TokenBuckets, network_of
 from edgegossip.threads import Queue
@@ -75,6 +77,7 @@ class PartialFrame:
     transfer: int
     total: int
     stream: object  # the stream that brought the last chunk; None when that has ended
+    kept: Kept | None  # None: there is no place for it, and it is lost
     received: int = 0
     data: Buffer | None = None
 
@@ -104,7 +107,7 @@ class Inbound(GenericRpcHandler):
         on_goodbye: Callable[[NodeId, int], None],
         on_fit: Callable[[NodeId, str], None],
         security: Security | None,
-        spool: Spool | None,
+        shelf: Shelf,
     ) -> None:
         self._node, self._run_id, self._session = node, run_id, session
         self._limits, self._inbox, self._on_goodbye = limits, inbox, on_goodbye
@@ -112,7 +115,8 @@ class Inbound(GenericRpcHandler):
         self.agreement: Agreement | None = None  # what we must have alike with all; None: nothing said
         self._hellos = TokenBuckets(limits.hellos_per_s, limits.hello_burst)
         keep_s = limits.hello_s + limits.grace_s
-        self._assembler = FrameAssembler(node, inbox, limits.max_frame_bytes, keep_s, spool or Spool())
+        self._shelf = shelf
+        self._assembler = FrameAssembler(node, inbox, limits.max_frame_bytes, keep_s, self._shelf)
         self._sources: dict[NodeId, SenderState] = {}
         self._frame_bytes: int | None = None  # of the largest frame of the run, once it is known
         self._differed: set[NodeId] = set()  # who did not agree with us at some time
@@ -165,6 +169,7 @@ class Inbound(GenericRpcHandler):
         return self._assembler.came_bytes, sum(part.total - part.received for part in parts if part is not None)
 
     def _bound_inbox(self) -> None:
+        self._shelf.bound(self._frame_bytes or 0, len(self._sources))
         if self._frame_bytes is not None:
             self._inbox.bound(max(_LEAST_INBOX_BYTES, _FRAMES_OF_A_PEER * self._frame_bytes * len(self._sources)))
 
@@ -405,9 +410,10 @@ class FrameAssembler:
     stream for `keep_s`, and while the sender's next one is served, which can go on in the middle.
     `max_frame_bytes` may change at any time."""
 
-    def __init__(self, node: NodeId, inbox: Inbox, max_frame_bytes: int, keep_s: float, spool: Spool) -> None:
-        self._node, self._inbox, self._keep_s, self._spool = node, inbox, keep_s, spool
+    def __init__(self, node: NodeId, inbox: Inbox, max_frame_bytes: int, keep_s: float, shelf: Shelf) -> None:
+        self._node, self._inbox, self._keep_s, self._shelf = node, inbox, keep_s, shelf
         self.max_frame_bytes = max_frame_bytes
+        self._told_of_loss = False
         self.came_bytes = 0  # of frames, altogether
 
     async def take(self, sender: NodeId, source: SenderState, chunk: ChunkView, stream: object) -> int:
@@ -426,23 +432,39 @@ class FrameAssembler:
             if chunk.total > self.max_frame_bytes:  # which was told while the frame waited
                 self._inbox.release(chunk.total)
                 self._check_first(source, chunk)
-            part = source.part = PartialFrame(chunk.transfer, chunk.total, stream)
+            kept = self._shelf.take(sender, chunk.total)
+            part = source.part = PartialFrame(chunk.transfer, chunk.total, stream, kept)
         part.stream = stream
         end = part.received + len(chunk.data)
         same = (chunk.transfer, chunk.total, chunk.offset) == (part.transfer, part.total, part.received)
         if not same or not chunk.data or end > part.total:
             raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, "a chunk does not continue the frame before it")
-        data = chunk.data  # a frame in one chunk needs no copy
-        if len(data) < part.total:
-            if part.data is None:
-                part.data = self._spool.buffer(part.total)
-            part.data.put(data)
-        self.came_bytes += len(data)
+        data, kept = chunk.data, part.kept
+        if kept is not None and (len(data) < part.total or kept.in_file):  # else it needs no copy
+            try:
+                part.data = part.data or self._shelf.buffer(kept, part.total)
+                part.data.put(data)
+                data = part.data.whole() if end == part.total else data
+            except OSError:
+                self._shelf.drop(kept)
+                part.data = part.kept = None
+        self.came_bytes += len(chunk.data)
         part.received = end
         if end == part.total:
             source.part, source.completed = None, part.transfer
-            self._inbox.post(Received(sender, data if part.data is None else part.data.whole()))
+            if part.kept is None:
+                self._lose(sender, part.total)
+            else:
+                self._inbox.post(Received(sender, self._shelf.whole(part.kept, data)))
         return end
+
+    def _lose(self, sender: NodeId, size_bytes: int) -> None:
+        """Let a frame that has come be lost as on a bad link, and say so once."""
+        self._inbox.release(size_bytes)
+        if not self._told_of_loss:
+            self._told_of_loss = True
+            text = f"{self._node} had no room for a message that {sender} sent early, and goes on without it: look at its disk"
+            self._inbox.post(Notice(sender, text))
 
     def leave(self, source: SenderState, stream: object, *, keep: bool) -> None:
         """Let go of the frame that a stream was bringing which has ended, or keep its part for a
@@ -460,6 +482,8 @@ class FrameAssembler:
         """Let go of what has come of a frame."""
         if source.part is not None:
             self._inbox.release(source.part.total)
+            if source.part.kept is not None:
+                self._shelf.drop(source.part.kept)
             source.part = None
 
     def _expire(self, source: SenderState, part: PartialFrame) -> None:

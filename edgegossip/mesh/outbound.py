@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from enum import Enum
 from random import Random
 
+from edgegossip.frame import LEAST_FRAME_BYTES
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
@@ -34,6 +35,7 @@ from edgegossip.mesh.base import MeshLimits, Notice, PeerDown, PeerUp, SendFaile
 from edgegossip.mesh.congestion import CongestionWindow, StallDetector, TimeoutEstimator
 from edgegossip.mesh.connections import ChannelFactory, says_nobody_is_there, words_of_rpc_error
 from edgegossip.mesh.services import HEALTH
+from edgegossip.mesh.shelf import Shelf, Views
 from edgegossip.mesh.wire import GRPC_PREFIX_BYTES, METHOD, chunk_message, parse_response
 from edgegossip.security.limits import TokenBuckets
 from edgegossip.types import NodeId, PeerError
@@ -42,7 +44,7 @@ from edgegossip.untrusted import printable
 _MAX_TOLD = 16  # different causes that one outage may put into the log
 _MAX_DIFFERENCE = 800  # characters that tell what two boards have not alike
 _FRAMES_TO_A_PEER = 10  # that may wait: a full state of a stream is 7 at most, and messages go on
-_LEAST_QUEUE_BYTES = 32 << 20
+_LEAST_QUEUE_BYTES = 8 << 20
 # A peer that comes and goes is taken back so often: each time is told, and sets the node to work.
 _COMES_S, _COMES_BURST = 4.0, 32.0
 _MAX_HELD_S = 1.0  # a peer cannot make its acknowledgements older than that
@@ -76,7 +78,7 @@ class QueuedFrame:
     """Keeps account of a frame until it is acknowledged."""
 
     frame_id: int
-    views: tuple[memoryview, ...]
+    views: Views
     frame_bytes: int
     start_s: float
     transfer: int = 0  # counted on this edge
@@ -105,9 +107,10 @@ class Edge:
         channels: ChannelFactory,
         post: Callable[[TransportEvent], None],
         random: Random,
+        shelf: Shelf,
     ) -> None:
         self.peer = peer
-        self._random = random
+        self._random, self._shelf = random, shelf
         self.address = address
         self.status = Status.NEW
         self._hello = hello
@@ -157,6 +160,11 @@ class Edge:
         if queued_bytes and queued_bytes + frame.frame_bytes > max(max_bytes, 2 * frame.frame_bytes):
             self._failed(frame, f"{queued_bytes} bytes wait for {self.peer} already, the limit is {max_bytes}")
             return
+        try:
+            frame.views = self._shelf.lend(frame.views)
+        except OSError as error:
+            self._failed(frame, f"{queued_bytes} bytes wait for {self.peer} already, and the disk fails: {error}")
+            return
         self._queue.add(frame)
         if self._stream is not None:
             self._stream.wake()
@@ -181,14 +189,21 @@ class Edge:
         self.status = Status.CLOSED
         await self._stop_task()
 
-    def give_up(self, reason: str) -> None:
-        """Try this peer no more until `reopen`: it does not train what we do."""
+    def pause(self, reason: str, length_s: float) -> None:
+        """Give the peer up for so long; then it is tried again."""
+        if self.status not in (Status.UNFIT, Status.CLOSED):
+            self.give_up(reason, disagrees=False)
+            self._start_timer(length_s, self.reopen)
+
+    def give_up(self, reason: str, *, disagrees: bool = True) -> None:
+        """Try this peer no more until `reopen`, as a rule because it does not train what we do."""
         self._cancel_down_timer()
         if self.status in (Status.UNFIT, Status.CLOSED):
             return
-        self.status = Status.UNFIT
+        was, self.status = self.status, Status.UNFIT
         self._fail_all(reason)
-        self._post(PeerDown(self.peer, reason, disagrees=True))
+        if disagrees or was is not Status.DOWN:
+            self._post(PeerDown(self.peer, reason, disagrees=disagrees))
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
 
@@ -430,7 +445,7 @@ class FrameQueue:
         """Put a frame at the end, and give it the next transfer number."""
         self._transfers += 1
         frame.transfer = self._transfers
-        self.queued_bytes += frame.frame_bytes
+        self.queued_bytes += max(frame.frame_bytes, LEAST_FRAME_BYTES)
         self._waiting.append(frame)
         self.settled.clear()
 
@@ -474,7 +489,7 @@ class FrameQueue:
         return frames
 
     def _forget(self, frame: QueuedFrame) -> QueuedFrame:
-        self.queued_bytes -= frame.frame_bytes
+        self.queued_bytes -= max(frame.frame_bytes, LEAST_FRAME_BYTES)
         if not self.queued_bytes:
             self.settled.set()
         return frame

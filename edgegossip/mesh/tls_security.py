@@ -132,8 +132,14 @@ class TlsSecurity(Security):
     # -- the listening side
 
     @override
-    def start(self, limits: MeshLimits, tell: Tell, on_news: Callable[[], None]) -> str:
-        self._limits, self._tell, self._on_news = limits, tell, on_news
+    def start(
+        self,
+        limits: MeshLimits,
+        tell: Tell,
+        on_news: Callable[[], None],
+        on_quarantine: Callable[[NodeId, float], None],
+    ) -> str:
+        self._limits, self._tell, self._on_news, self._on_quarantine = limits, tell, on_news, on_quarantine
         self._upstream = f"edgegossip-{os.getpid()}-{secrets.token_hex(8)}"
         return f"unix-abstract:{self._upstream}"
 
@@ -233,8 +239,11 @@ class TlsSecurity(Security):
     def _strike(self, subject: Subject, reason: str) -> None:
         """Put a member in quarantine. Any thread."""
         if length_s := self.admission.misbehaved(subject, reason):
-            about = subject.name if subject.role == "board" else None
-            self._tell(about, f"{subject.name} is in quarantine for {length_s:g} s: {printable(reason, 300)}")
+            board = subject.role == "board"
+            words = f"{subject.name} is in quarantine for {length_s:g} s: {printable(reason, 300)}"
+            self._tell(subject.name if board else None, words)
+            if board:
+                self._on_quarantine(subject.name, length_s)
 
     # -- the calling side
 

@@ -34,6 +34,7 @@ from edgegossip.mesh.connections import MACHINE, ChannelFactory, Machine, Securi
 from edgegossip.mesh.inbound import Inbound, Inbox
 from edgegossip.mesh.outbound import Edge, QueuedFrame
 from edgegossip.mesh.services import StandardServices
+from edgegossip.mesh.shelf import Shelf
 from edgegossip.mesh.wire import PROTOCOL_VERSION
 from edgegossip.types import ConfigError, NodeId, UsageError
 from edgegossip.untrusted import Refusal
@@ -57,9 +58,9 @@ class GrpcTransport(Transport):
     `security` brings TLS; `services` are further gRPC services of this node's server, whose methods
     are coroutines on the transport's loop (`submit` runs others there); the FileDescriptor in their
     `descriptor`, if any, is what reflection tells of them, and their coroutine `on_revocations`, if
-    any, is run when our revocation list is a newer one. `spool` is where large frames go on their
-    way in. Raises ConfigError for a malformed value, UsageError for an exposed address, HostError
-    when it cannot listen.
+    any, is run when our revocation list is a newer one. `spool` is where frames lie that are large,
+    or for which memory has no room (shelf.py). Raises ConfigError for a malformed value, UsageError
+    for an exposed address, HostError when it cannot listen.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class GrpcTransport(Transport):
         self._node, self._run_id = node, bytes(run_id)
         self._limits = limits or MeshLimits()
         self._before_disconnect = before_disconnect or (lambda: None)
-        self._security, self._services, self._spool = security, tuple(services), spool
+        self._security, self._services, self._shelf = security, tuple(services), Shelf(spool or Spool())
         self._channels = ChannelFactory(self._limits, security, self._before_disconnect, machine)
         self._machine = machine
         self._session = machine.threads.random.getrandbits(63) + 1
@@ -230,7 +231,7 @@ class GrpcTransport(Transport):
             self._on_goodbye,
             self._on_fit,
             self._security,
-            self._spool,
+            self._shelf,
         )
         files = [mesh_pb2.DESCRIPTOR, *(f for s in self._services if (f := getattr(s, "descriptor", None)))]
         names = [service.full_name for file in files for service in file.services_by_name.values()]
@@ -239,7 +240,7 @@ class GrpcTransport(Transport):
         # peers when it does.
         handlers, inside = (self._inbound, self._standard, *self._services), ""
         if self._security is not None:
-            inside = self._security.start(self._limits, self._tell, self._on_revocations)
+            inside = self._security.start(self._limits, self._tell, self._on_revocations, self._on_quarantine)
         self._server, address = await serve(where, handlers, self._limits, self._security, inside, self._machine)
         if self._security is not None:
             self._watch = self._loop.create_task(self._security.watch(), name="security")
@@ -271,9 +272,8 @@ class GrpcTransport(Transport):
                 agreement=said,
             )
             message = mesh_pb2.ExchangeRequest(hello=hello).SerializeToString()
-            edge = Edge(
-                peer, address, message, self._limits, self._channels, self._inbox.post, self._machine.threads.random
-            )
+            random, post = self._machine.threads.random, self._inbox.post
+            edge = Edge(peer, address, message, self._limits, self._channels, post, random, self._shelf)
             self._edges[peer] = edge
             if self._frame_bytes is not None:
                 edge.limit_frames(self._frame_bytes)
@@ -310,6 +310,13 @@ class GrpcTransport(Transport):
         go; the others are told."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._begin_to_spread)
+
+    def _on_quarantine(self, peer: NodeId, length_s: float) -> None:
+        """Take in, from any thread, that nothing of this peer is let in for so long: nobody waits
+        for it, nor sends to it."""
+        if (edge := self._edges.get(peer)) is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(edge.pause, f"{peer} is in quarantine", length_s)
 
     def _begin_to_spread(self) -> None:
         task = self._loop.create_task(self._spread())

@@ -56,6 +56,7 @@ from edgegossip.engine.events import (
     Train,
     UpdateReady,
 )
+from edgegossip.engine.extensions import Extensions
 from edgegossip.engine.joining import Patience, RemoteMembers
 from edgegossip.engine.node import NodeConfig, NodeEngine, Stage
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send
@@ -124,7 +125,7 @@ class GossipNode:
 
     `load` is called once every neighbour is there who is waited for. `remote`: the members that are
     no neighbours, as far as they are known. `round_over` is called when a round has ended, before
-    it is reported."""
+    it is reported. `settle` gives back the memory of frames in files that were read."""
 
     def __init__(
         self,
@@ -137,6 +138,7 @@ class GossipNode:
         remote: RemoteMembers | None = None,
         clock: RoundClock | None = None,
         round_over: Callable[[], None] = lambda: None,
+        settle: Callable[[], None] = lambda: None,
         patience: Patience | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -146,10 +148,12 @@ class GossipNode:
         self.engine = NodeEngine(self._algorithm, config, patience or Patience(recipe.network.grace_s), remote)
         self._spec, self._transport, self._sink, self._meters = spec, transport, sink, meters
         self._load_model, self._round_over, self._read_clock = load, round_over, now
+        self._settle = settle
         self._slept_s = 0.0  # by the clock while we stood still, which is no time of ours
         self._clock = RoundClock() if clock is None else clock
         self._timers: dict[Timer, float] = {}
         # Of the round's deadline: see `_still_arriving`.
+        self._extensions = Extensions()
         self._deadline_s, self._latest_s, self._came_bytes, self._arrival_seen = 0.0, 0.0, 0, False
         self._due_s: float | None = None  # when it was found due
         self._excused = False  # it was put off because we were late
@@ -326,14 +330,14 @@ class GossipNode:
     def _still_arriving(self) -> bool:
         """Return whether a frame is on its way in, and comes fast enough to be here within SLOWEST
         deadlines: a slow link is no reason to go on without who is behind it. Whoever it comes
-        from, these are the most that a round waits."""
+        from, these are the most that a round waits, and not again and again for one of several."""
         if self._now() >= self._latest_s:
             return False
         came, to_come = self._transport.arriving()
         since, self._came_bytes = came - self._came_bytes, came
         least = (since + to_come) / (SLOWEST * _LOOKS) if self._arrival_seen else 0.0  # it may just have begun
         self._arrival_seen = True
-        return to_come > 0 and since > least
+        return to_come > 0 and since > least and self._extensions.allow(self.engine.most_are_heard)
 
     def _wait(self, until_s: float | None) -> None:
         """Block for one event until then at most, and handle it."""
@@ -409,6 +413,7 @@ class GossipNode:
 
     def _handle(self, event: Event) -> None:
         self._carry_out(self.engine.handle(event, self._now()))
+        self._settle()
 
     def _carry_out(self, effects: list[Effect]) -> None:
         name, summed = self._spec.name, wire.PayloadSum()
@@ -424,6 +429,7 @@ class GossipNode:
                     self._timers[timer] = self._now() + after_s
                     if timer is Timer.DEADLINE:
                         self._due_s, self._excused = None, False
+                        self._extensions.begin()
                         self._deadline_s, self._arrival_seen = after_s, False
                         self._latest_s = self._now() + SLOWEST * after_s
                         self._came_bytes = self._transport.arriving()[0]

@@ -281,6 +281,7 @@ def _gossip(
             remote=remote,
             clock=runtime.clock,
             round_over=runtime.round_over,
+            settle=spool.settle,
         )
         node.run(save_to, await_average if options.test_average else None)
     finally:

@@ -21,6 +21,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from edgegossip.layout import Layout
 from edgegossip.memory import SPOOL_BYTES
+from edgegossip.mesh.shelf import most_bytes
+from edgegossip.node.spec import frame_limit, make_algorithm
 from edgegossip.recipe import Recipe
 from edgegossip.training import models, require_recipe
 from edgegossip.training.data import Description, describe
@@ -123,4 +125,6 @@ def _exchange_bytes(recipe: Recipe, layout: Layout, neighbours: int, message_byt
     where differences travel (gossip), and a checkpoint's copy; messages under way."""
     vectors = 3 + (neighbours + 1 if recipe.run.mode == "gossip" else 1) + (1 if recipe.checkpoint.every else 0)
     messages = 2 * max(1, neighbours) * message_bytes if message_bytes <= SPOOL_BYTES else 0  # else in files
+    if recipe.run.mode == "gossip":
+        messages = min(messages, most_bytes(frame_limit(layout, make_algorithm(recipe).bodies)))  # too
     return 4 * layout.size * vectors + messages

@@ -27,7 +27,8 @@ from edgegossip.gossip.averaging import lost_of_normal
 from edgegossip.gossip.base import Says
 from edgegossip.gossip.fragments import cut
 from edgegossip.layout import Layout
-from edgegossip.node.spec import default_members, make_algorithm, make_topology
+from edgegossip.mesh.shelf import most_bytes
+from edgegossip.node.spec import default_members, frame_limit, make_algorithm, make_topology
 from edgegossip.recipe import Recipe, with_settings
 from edgegossip.report.table import in_columns
 from edgegossip.report.units import bytes_text, seconds_text
@@ -336,6 +337,7 @@ def plan(recipe: Recipe, fleet: FleetProfile, count: int | None = None) -> dict[
         "codecs": [asdict(other) for other in alternatives],
         "step_s": None if script else max(p.compute_s for p in parts[: len(case.boards)]) / recipe.training.local_steps,
         "kinds": _kinds(case, parts, memory),
+        "most_message_bytes": None if case.server else most_bytes(frame_limit(layout, make_algorithm(recipe).bodies)),
         "fits": all(memory <= board.memory_bytes for board in case.boards),
         "notices": list(notices),
     }
@@ -473,10 +475,12 @@ def _small(plan: Mapping[str, Any]) -> list[str]:
 
 def advice(plan: Mapping[str, Any]) -> list[str]:
     """Return what limits the run and what to do about it, a line each."""
+    most = plan["most_message_bytes"]
     return [
         _limit(plan),
         *_overlap(plan),
         *_memory(plan["kinds"]),
+        *([f"messages take at most {bytes_text(most)} of memory, whatever boards send"] if most else []),
         *_short(plan["step_s"]),
         _faster(plan),
         *_script(plan),

@@ -152,12 +152,13 @@ def pending_limit(topology: Topology, index: int, algorithm: Any, body_bytes: in
     """Return what a node may keep: of everybody who sends to it in some round one message a
     round, of as many rounds as an honest one can be ahead (one period a hop, and the staleness;
     one of its own may be under way) and the one beyond, which tells that this node was left
-    behind. `body_bytes`: the largest body that is accepted. `max_ahead` and `early_bytes` of the
-    algorithm say it anew."""
-    sources = {j for r in range(topology.period) for j in topology.neighbours(index, r).in_}
+    behind; and of each stream all but the last part of a full state. `body_bytes`: the largest body
+    that is accepted. `max_ahead` of the algorithm says it anew."""
+    edges = {(j, r) for r in range(topology.period) for j in topology.neighbours(index, r).in_}
     ahead = topology.n * (topology.period + naming.param_of(algorithm, "staleness", 0)) + 1
-    messages = len(sources) * (int(naming.param_of(algorithm, "max_ahead", 0) or ahead) + 1)
-    return PendingMessages(messages, int(naming.param_of(algorithm, "early_bytes", 0)) or messages * body_bytes)
+    messages = len({j for j, _ in edges}) * (int(naming.param_of(algorithm, "max_ahead", 0) or ahead) + 1)
+    messages += len(edges) * int(naming.param_of(algorithm, "parts", 0))
+    return PendingMessages(messages, messages * body_bytes)
 
 
 def memory_fault(held: PendingMessages, most: PendingMessages) -> str | None:

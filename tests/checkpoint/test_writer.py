@@ -3,7 +3,6 @@ reported and holds nobody."""
 
 from __future__ import annotations
 
-import errno
 import threading
 import time
 from pathlib import Path
@@ -15,7 +14,6 @@ from edgegossip.checkpoint import writer as writers
 from edgegossip.checkpoint.store import Store
 from edgegossip.checkpoint.writer import Writer
 from edgegossip.threads import Threads
-from edgegossip.types import UsageError
 from lab.sim.disk import FakeDisk
 
 PATIENCE_S = 20.0
@@ -198,7 +196,7 @@ def test_a_full_disk_is_said_seldom_and_so_is_that_it_does_again(monkeypatch: py
     disk.capacity_bytes = None
     now[0] += writers.RETRY_S
     offer(502)
-    assert writer.durable == 502, "and begin as frequent as at first"
+    assert writer.durable == 502  # and begin as frequent as at first
     assert "after 1 that failed" in events[-1][1]
     assert writer.close(PATIENCE_S) and 500 in kept(disk)
 
@@ -210,17 +208,6 @@ def test_a_state_that_cannot_be_kept_is_said_and_not_tried_again() -> None:
         writer.offer(round, object())
     writer.close(PATIENCE_S)
     assert events.names() == ["checkpoint-failed"] and "which is not in the table" in events[0][1]
-
-
-def test_a_store_says_what_kind_of_fault_it_is() -> None:
-    disk = FakeDisk()
-    disk.read_only = True
-    store, _ = make(disk)
-    with pytest.raises(OSError, match="Read-only") as caught:
-        store.save("x", round=1)
-    assert caught.value.errno == errno.EROFS
-    with pytest.raises(UsageError):
-        store.save(object(), round=1)
 
 
 def test_a_mistake_of_the_program_is_named_and_holds_nobody() -> None:

@@ -1,6 +1,7 @@
 """A board of the fleet turns hostile: with its certificate and its key it sends requests of every
 kind to each server, at random from a seed, and holds connections on which a byte comes a second.
-Other boards work on, the server's memory stays, and its log names each reason once a minute."""
+Other boards work on, the server's memory stays, and its log names each reason once a minute.
+Another one sends nothing but valid messages, of rounds that are far away."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,17 +24,20 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
+from edgegossip import codecs, frame
 from edgegossip.fleet.store import Fleet
 from edgegossip.mesh import MeshLimits
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
+from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.connections import ChannelFactory
 from edgegossip.mesh.membership.client import request_join
 from edgegossip.mesh.tls_security import TlsSecurity
-from edgegossip.mesh.wire import METHOD
+from edgegossip.mesh.wire import METHOD, chunk_message
 from edgegossip.security import tls
 from edgegossip.security.identity import Identity
 from edgegossip.security.tls import ADMISSION, H2
@@ -54,6 +58,7 @@ ANSWER_S = 0.5  # for an answer; who is told that more comes waits for it
 PATIENCE_S = 90.0
 MODEL = ("model.name=tests.e2e.slow_mlp:slow_mlp", "model.params.hidden=[4]", "training.local_steps=1")
 FREE = 3  # rounds before the attack
+CHUNK_BYTES = 1 << 21
 
 many = pytest.mark.parametrize(
     "count", [40, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])], ids=["few", "many"]
@@ -622,3 +627,60 @@ def test_a_meshs_boards_end_their_rounds(tmp_path: Path, count: int) -> None:
         watch.check()
     refusals = [(e["t_s"], e["text"]) for e in events if e["event"] == "refused"]
     check_log(refusals)
+
+
+HOARD = 70  # messages: 31 rounds may pass without news, in a graph of four boards
+
+
+async def hoard(security: TlsSecurity, t: Target, rounds: int) -> int:
+    """Say to a board what a neighbour says in each of so many rounds to come; how much it took."""
+    where = addresses.parse(t.address, "target")
+    body, codec = np.full(t.layout.size, 1e-3, "<f4").tobytes(), codecs.get("fp32")
+    channels = ChannelFactory(MeshLimits(), security)
+    await channels.check(t.board, where)
+
+    async def said() -> AsyncIterator[bytes]:
+        yield Maker(t).hello(Random(SEED)).SerializeToString()
+        for k in range(1, rounds + 1):
+            message = frame.Frame(frame.Kind.MODEL, codec.wire_id, b"", t.layout.hash, t.run_id, 10_000 + k, k, 0, body)
+            data = memoryview(b"".join(frame.build(message)))
+            for at in range(0, len(data), CHUNK_BYTES):
+                yield chunk_message(k, at, len(data), True, [data[at : at + CHUNK_BYTES]])
+
+    taken = 0
+    channel = channels.open(t.board, where)
+    async for answer in channel.stream_stream(METHOD)(said(), timeout=PATIENCE_S):
+        taken = max(taken, pb.ExchangeResponse.FromString(answer).ack.transfer)
+        if taken == rounds:
+            break
+    await channel.close()
+    return taken
+
+
+def test_what_a_member_has_boards_keep_is_not_in_their_memory() -> None:
+    settings = (
+        *("model.name=tests.e2e.slow_mlp:slow_mlp", "model.params.hidden=[7000]", "model.params.pause_s=0.1"),
+        *("training.local_steps=1", "run.rounds=1000000", "gossip.topology=complete", "gossip.params.staleness=30"),
+    )
+    with fleet(("a", "b", "c", EVIL), settings) as boards:
+        stolen = boards.processes.pop(EVIL)
+        stolen.kill()
+        stolen.wait()
+        security = TlsSecurity.load(boards.identity(EVIL))
+        where = addresses.parse(boards.address("a"), "target")
+        manifest: Any = request_join(where, EVIL, security).manifest
+        layout = _layout(settings)
+        target = Target("a", manifest.run_id, manifest.hash, tuple(boards.names), layout, EVIL, str(where))
+
+        def step() -> int:
+            return int(boards.last("a")["step"])
+
+        with Watch(boards.processes["a"].pid, lambda: [step()]) as watch:
+            taken = asyncio.run(hoard(security, target, HOARD))
+            after = step() + 3
+            until(lambda: step() >= after)
+        [files] = [p for p in boards.sample().values() if p["round"] >= after][:1]
+        assert taken == HOARD and not [e for e in boards.events("a") if e["event"] == "refused"]
+    grew = watch.peak_bytes - watch.idle_bytes
+    assert grew < 3 * 4 * layout.size + (64 << 20), f"{watch.idle_bytes >> 20} MiB idle, {grew >> 20} more then"
+    assert files["descriptors"] > HOARD // 2  # they are kept, for all that

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from edgegossip import codecs
 from edgegossip.codecs import auto
-from edgegossip.engine.rates import BEARS, COARSEST, Goal, Link, Rates, rates_for
+from edgegossip.engine.rates import BEARS, COARSEST, Goal, Rates, rates_for
 from edgegossip.gossip.base import Says
 from edgegossip.layout import Layout, TensorSpec
 
@@ -204,6 +204,15 @@ def test_delay_is_not_taken_for_want_of_speed(repaired: bool, delay_s: float) ->
     assert cost(found, says, 1e8, 0.01 + delay_s) <= 1.05 * least_cost(says, 1e8, 0.01 + delay_s)
 
 
+def test_a_delay_that_grew_is_told_from_a_link_that_got_slow() -> None:
+    rates = Rates(goal())
+    rates.plan(["b"], 1.0)
+    for k in range(100):
+        size, delay_s = (10_000, 20_000)[k % 2], 0.01 if k < 20 else 0.1
+        rates.arrived("b", size, float(k), k + delay_s + size / 1e6)
+    assert rates.figures()["rate/b_mbit"] == pytest.approx(8.0, rel=0.1)
+
+
 def test_bytes_are_never_exceeded() -> None:
     network = Network(goal(most_bytes=10_000))
     assert max(network.round({"b": 1e9})["b"] for _ in range(20)) == 10_000
@@ -244,16 +253,6 @@ def test_an_error_that_is_no_number_or_not_known_moves_nothing() -> None:
     rates.told(first, math.nan)
     rates.arrived("a", first, 0.0, 10.0)
     assert rates.plan(["a"], 1.0)["a"] == first
-
-
-def test_a_delay_that_grew_is_believed_after_a_while() -> None:
-    link = Link()
-    for k in range(120):
-        size = 1000 * 4 ** (k % 2)
-        link.measured(size, (0.1 if k < 20 else 1.0) + size / 1e6)
-        if k == 19:
-            assert link.delay_s == pytest.approx(0.09, rel=0.1)
-    assert link.delay_s == pytest.approx(0.9, rel=0.1)
 
 
 def test_a_message_that_says_nothing_is_followed_by_a_finer_one() -> None:

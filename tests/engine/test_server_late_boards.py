@@ -138,6 +138,14 @@ def test_an_answer_that_goes_on_coming_in_is_waited_for_up_to_ten_deadlines(take
     assert run.used[0] == (3 if why else 4)
 
 
+def test_a_board_that_sends_byte_by_byte_holds_up_few_rounds() -> None:
+    """Each of which waited for five deadlines."""
+    run = Run(rounds=40, deadline_s=1.0, every=40)
+    run.boards[0].takes_s, run.boards[0].trickles = 5.0, True
+    run.play()
+    assert len(run.rounds) == 40 and 10.0 < run.now_s - 100.0 < 60.0
+
+
 @pytest.mark.parametrize(("fetches_s", "why"), [(2.9, []), (30.0, ["no answer for 10 s"])])
 def test_the_deadline_counts_from_when_a_large_model_has_gone_down(fetches_s: float, why: list[str]) -> None:
     run = Run(rounds=2, deadline_s=1.0, every=2)

@@ -341,9 +341,15 @@ def test_an_evaluation_that_returns_the_model_takes_nothing_from_error_memory(co
             self.heard = replies[0].content["arrays"]
             return super().aggregate_evaluate(server_round, replies)
 
+    def train(message: Message, context: Context) -> Message:
+        """Values differ, so that a sign and one size say them wrongly."""
+        arrays = dict(message.content["arrays"])
+        arrays["w"] = Array(arrays["w"].numpy() + np.linspace(-1, 2, 10, dtype=np.float32))
+        return _reply(message, arrays=arrays)
+
     def run(evaluated: bool) -> ArrayRecord:
         strategy = Hearing(**{**CONFIG, "fraction_evaluate": 1.0})
-        clients, arrays = Clients(strategy, _train, codec=codec), _model(mask=Array(MASK))
+        clients, arrays = Clients(strategy, train, codec=codec), _model(mask=Array(MASK))
         for number in (1, 2, 3):
             arrays, _, _ = clients.round(number, arrays)
             if evaluated:
@@ -351,7 +357,7 @@ def test_an_evaluation_that_returns_the_model_takes_nothing_from_error_memory(co
                 asked = clients.strategy.configure_evaluate(number, arrays, ConfigRecord(), BoardGrid([1, 2, 3]))
                 clients.strategy.aggregate_evaluate(number, [clients.answer(m) for m in asked])
                 assert all(_same(strategy.heard[k], a) for k, a in arrays.items())
-                clients.app = _train
+                clients.app = train
         assert not clients.refused and not clients.failed
         return arrays
 

@@ -1,11 +1,10 @@
 """Every strategy that Flower exports, stock and compressed, among clients that train nothing,
 report NaN and lists, fail and answer late: the same clients count, fp32 is equal to the bit, and
-coded models are sound. `scripts/flower_examples.py --in-process` does it with more codecs."""
+coded models are sound. `lab/results/flower_examples.py --in-process` does it with more codecs."""
 
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +22,7 @@ LIKE_OTHERS = ("FedAdagrad", "FedYogi", "FedAvgM", "FedProx", "FedTrimmedAvg", "
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch, in_run: int) -> Any:
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
-    import flower_in_process  # type: ignore[import-not-found]
+    from lab.results import flower_in_process
 
     return flower_in_process
 

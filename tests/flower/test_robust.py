@@ -60,6 +60,23 @@ def distance(combined: Combiner, channel: Channel, attack: str) -> float:
     return float(np.linalg.norm(x - goal) / np.linalg.norm(goal))
 
 
+@pytest.mark.parametrize("strategy", ["krum", "multikrum", "bulyan", "fedmedian", "fedtrimmedavg"])
+def test_claims_of_examples_move_no_robust_strategy(strategy: str, in_run: int) -> None:
+    channel, rng = Channel.of(LAYOUT, b"r" * 16, codecs.get("fp32")), np.random.default_rng(0)
+    params = {"num_nodes_to_select": 7} if strategy == "multikrum" else {}
+    deltas, models = (1 + 0.1 * rng.normal(size=(7, LAYOUT.size))).astype(np.float32), []
+    for claimed in ([10.0] * 7, [10.0, 9000.0, *[10.0] * 5]):
+        combined = combiner(make_strategy(strategy, params), channel, uniform=False)
+        shares = [
+            WeightedUpdate(
+                f"b{k}", Uplink(channel, f"b{k}").frame(LocalUpdate(d, 0.1, 1.0, 10, 1), 0, {}), claim, k + 1
+            )
+            for k, (d, claim) in enumerate(zip(deltas, claimed, strict=True))
+        ]
+        models.append(combined.combine(0, np.zeros(LAYOUT.size, np.float32), shares).model)
+    np.testing.assert_array_equal(*models)
+
+
 @pytest.mark.parametrize(
     "codec", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in DENSE]
 )

@@ -76,6 +76,20 @@ def test_a_round_sends_and_mixes_one_fragment(name: str, codec: str) -> None:
             np.testing.assert_array_equal(copy, theirs.public[phase][1])
 
 
+def test_a_message_of_an_earlier_round_is_of_its_own_fragment() -> None:
+    algorithm = with_outer(gossip.get("choco-sgd"), make("heavy-ball", momentum=0.0, fragments=3))
+    fleet = Nodes(algorithm, topologies.get("complete", 2), np.stack([ONE, ONE]))
+    late, _ = algorithm.step(fleet.states[0], update(ONE))
+    late, _ = algorithm.tick(late, 5.0)  # its round ends without the other's message
+    other, actions = algorithm.step(fleet.states[1], update(2 * ONE))
+    for a in actions:
+        if isinstance(a, Send):
+            late, _ = algorithm.receive(late, Message("board-1", a.frame))
+    ((_, replica),) = algorithm.audit(late).replicas.values()
+    np.testing.assert_array_equal(replica, algorithm.audit(other).public[0][1])
+    assert algorithm.round(late) == 1
+
+
 def test_messages_are_as_large_as_the_fragment() -> None:
     algorithm = with_outer(gossip.get("dpsgd"), make("nesterov", fragments=3))
     graph, sent = topologies.get("complete", 2), []

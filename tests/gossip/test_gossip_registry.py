@@ -30,7 +30,7 @@ def test_every_name_gives_an_algorithm_of_that_name() -> None:
         ("ad-psgd", {"repeats": 1001}, "repeats of ad-psgd = 1001 .*nearest valid value is 1000"),
         ("dpsgd", {"eta": True}, "must be a number"),
         ("dpsgd", {"max_ahead": -1}, "max_ahead of dpsgd = -1 .*nearest valid value is 0"),
-        ("dpsgd", {"early_bytes": 1.5}, "early_bytes of dpsgd = 1.5 must be an integer"),
+        ("dpsgd", {"max_ahead": 1.5}, "max_ahead of dpsgd = 1.5 must be an integer"),
     ],
 )
 def test_wrong_choices_name_the_nearest_right_one(name: str, params: dict[str, Any], message: str) -> None:

@@ -1,5 +1,6 @@
 """Whatever a neighbour sends, nothing but PeerError leaves an algorithm: a board's engine catches
-no other.
+no other. Nor does an algorithm keep more than the messages themselves, which lie where its shell
+has put them.
 
 Messages of an honest history come again, changed in up to three places, at a board that has just
 begun anew. Values are those that were seen somewhere, or stand at a bound; parts of full states are
@@ -8,7 +9,8 @@ is looked at, too."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
 from random import Random
 from typing import Any
 
@@ -17,12 +19,14 @@ import pytest
 
 from edgegossip import gossip
 from edgegossip.frame import Aux, Frame, Kind
-from edgegossip.gossip.base import Message
+from edgegossip.gossip.base import Message, NodeView
+from edgegossip.gossip.scheme import RoundContext
 from edgegossip.types import PeerError
 
 N = 12
 BOUNDS = (-1.0, 0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 2.0**32, 2.0**48 - 1, 2.0**53, 1e308)
 SEEDS, MANY_SEEDS, MESSAGES = 1, 24, 200
+BESIDE = 2  # models that a board may keep beside messages, and an honest history has not brought about
 ROUNDS = (0, 1, 19, 20, 21, 22, 40, 2**32 - 1)
 CASES = [(name, "complete") for name in gossip.names()] + [
     (name, "one-peer-exponential") for name in ("dpsgd", "sgp", "quant-sgp")
@@ -36,6 +40,7 @@ class Liar:
 
     def __init__(self, fleet: Any, seed: int) -> None:
         self.fleet, self.random = fleet, Random(seed)
+        self.honest_bytes = 0  # the most that a board of the history kept beside messages
         self.frames: dict[Kind, list[Frame]] = {}
         self.values: dict[int, set[float]] = {tag: set(BOUNDS) for tag in Aux}
 
@@ -60,6 +65,7 @@ class Liar:
     def step(self, node: int) -> None:
         if not self.fleet.states[node].stepped:
             self.fleet.step(node, np.full(N, 0.01))
+            self.honest_bytes = max(self.honest_bytes, kept_by(self.fleet.states[node])[0])
 
     def lies(self) -> list[Frame]:
         """One message, or parts of a full state, which need not go together."""
@@ -99,6 +105,24 @@ class Liar:
         if random.random() < 0.5:
             aux[Aux.MODEL], parts = 1.0, parts + 1
         return replace(frame, aux={**aux, Aux.PARTS: parts, Aux.PART: random.randrange(max(1, parts))})
+
+
+def kept_by(state: Any) -> tuple[int, list[Frame]]:
+    """The bytes of all arrays that a state holds, and the messages."""
+    arrays, frames, stack = dict[int, int](), list[Frame](), [state]
+    while stack:
+        thing = stack.pop()
+        if isinstance(thing, np.ndarray):
+            arrays[id(thing)] = thing.nbytes
+        elif isinstance(thing, Frame):
+            frames.append(thing)
+        elif isinstance(thing, Mapping):
+            stack.extend(thing.values())
+        elif isinstance(thing, tuple | list):
+            stack.extend(thing)
+        elif is_dataclass(thing) and not isinstance(thing, NodeView | RoundContext):
+            stack.extend(getattr(thing, f.name) for f in fields(thing))
+    return sum(arrays.values()), frames
 
 
 def played(make_fleet: Any, name: str, topology: str, seed: int) -> tuple[Any, Liar]:
@@ -144,7 +168,7 @@ def hear_lies(make_fleet: Any, name: str, topology: str, seeds: range) -> None:
     refused = taken = 0
     for seed in seeds:
         fleet, liar = played(make_fleet, name, topology, seed)
-        kept = fleet.states[0]
+        kept, most_bytes, came = fleet.states[0], liar.honest_bytes + BESIDE * 4 * N, dict[int, Frame]()
         for k in range(MESSAGES):
             if k % 20 == 0:
                 begin_anew(fleet, liar, kept if k % 40 else None)
@@ -154,6 +178,10 @@ def hear_lies(make_fleet: Any, name: str, topology: str, seeds: range) -> None:
                     taken += 1
                 except PeerError:
                     refused += 1
+                came[id(frame)] = frame
+                assert kept_by(fleet.states[0])[0] <= most_bytes
+            stored = kept_by(fleet.algorithm.restorable(fleet.states[0]))[1]
+            assert not any(id(frame) in came for frame in stored)
             liar.hear()
             fleet.mail.clear()
             if liar.random.random() < 0.1:

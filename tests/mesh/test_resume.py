@@ -19,6 +19,7 @@ from edgegossip.mesh.base import Notice, PeerUp, Received, SendReceipt
 from edgegossip.mesh.congestion import MAX_BYTES
 from edgegossip.mesh.inbound import FrameAssembler, Refused, SenderState
 from edgegossip.mesh.outbound import Edge, FrameQueue, QueuedFrame
+from edgegossip.mesh.shelf import Shelf
 from edgegossip.mesh.wire import METHOD, ChunkView, chunk_message
 from edgegossip.types import PeerError
 from tests.mesh.relay import Cut
@@ -93,7 +94,7 @@ def play(steps, keep_s: float = 60.0):
     room, source = Room(), SenderState()
 
     async def run() -> None:
-        intake = FrameAssembler("b", room, 100, keep_s, Spool())
+        intake = FrameAssembler("b", room, 100, keep_s, Shelf(Spool()))
         for step in steps:
             if isinstance(step, float):
                 await asyncio.sleep(step)
@@ -154,7 +155,7 @@ def test_a_part_stays_while_the_stream_that_was_told_of_it_is_served():
     room, source = Room(), SenderState()
 
     async def run() -> None:
-        intake = FrameAssembler("b", room, 100, 0.01, Spool())
+        intake = FrameAssembler("b", room, 100, 0.01, Shelf(Spool()))
         await intake.take("a", source, chunk(1, 0, 4, b"ab"), "s")
         intake.leave(source, "s", keep=True)
         source.task = asyncio.current_task()
@@ -186,7 +187,7 @@ class Tried(Edge):
     def __init__(self, script: list[tuple[bool, float]]) -> None:
         self.ceilings_s: list[float] = []
         random = SimpleNamespace(uniform=lambda _least_s, most_s: self.ceilings_s.append(most_s) or 0.0)
-        super().__init__("b", None, b"", QUICK, None, lambda _event: None, random)
+        super().__init__("b", None, b"", QUICK, None, lambda _event: None, random, None)
         self.script, self.now_s = script, 0.0
 
     async def _try_stream(self, _attempt: int) -> None:
@@ -243,7 +244,7 @@ def test_why_we_ended_a_connection_is_said_of_that_one_alone():
             yield SimpleNamespace(stream_stream=lambda _method: lambda: call, close=nothing)
 
         channels, drops = SimpleNamespace(check=nothing, open=open_channel), ["its certificate was revoked"]
-        edge = Edge("b", Address("127.0.0.1", 1), b"", QUICK, channels, lambda _event: None, None)
+        edge = Edge("b", Address("127.0.0.1", 1), b"", QUICK, channels, lambda _event: None, None, None)
         for why in ("its certificate was revoked", "connection refused"):
             with pytest.raises(PeerError, match=why):
                 await edge._try_stream(0)

@@ -13,6 +13,7 @@ from edgegossip.cli.main import cli
 from edgegossip.codecs.typical import in_layout
 from edgegossip.fleet.launch.preflight import check_parts, preflight
 from edgegossip.node.spec import default_members
+from edgegossip.report.units import bytes_text
 from edgegossip.scale import devices
 from edgegossip.scale.devices import SHORT_STEP, SHORT_STEP_S, FleetProfile, LinkProfile, load_fleet
 from edgegossip.scale.plan import Alternative, plan, plan_text
@@ -129,6 +130,21 @@ def test_a_coordinators_downlink_is_part_of_the_round():
     assert document["downlink"] == "fp32" and document["down_bytes"] > 5 * document["message_bytes"]
     assert document["round_bytes"] == 4 * (document["down_bytes"] + document["message_bytes"])
     assert "server.downlink" in plan_text(document)
+
+
+def test_how_much_memory_messages_may_take_is_said_and_counts_however_many_neighbours_there_are(gossip):
+    def planned(boards, **settings):
+        sets = {"model.params": {"hidden": [100_000]}, "codec.name": "fp32", "gossip.topology": "complete", **settings}
+        links = FleetProfile("f", "f", (("raspberry-pi-4", boards),), LinkProfile(latency_s=0.0))
+        return plan(recipes.with_settings(gossip, sets), links)
+
+    few, many = planned(9), planned(10)
+    model, most = 4 * few["values"], few["most_message_bytes"]
+    assert 0 <= most - 3 * model - (64 << 20) < 1 << 20
+    assert f"messages take at most {bytes_text(most)} of memory" in plan_text(few)
+    grew = many["kinds"][0]["memory_bytes"] - few["kinds"][0]["memory_bytes"]
+    assert abs(grew - model) < 1 << 20  # one copy more, and no message
+    assert "whatever boards send" not in plan_text(plan(recipes.load("quickstart-server", SMALL), fleet()))
 
 
 @pytest.mark.parametrize(("mode", "said"), [("gossip", "neighbours"), ("server", "polls")])

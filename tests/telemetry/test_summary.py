@@ -135,15 +135,16 @@ def test_boards_that_test_one_model_on_their_own_data_each_have_their_score_besi
     assert document["rounds"] == 2
 
 
-def test_a_lost_board_is_named_and_keeps_its_figures_but_not_a_say_in_the_accuracy():
+def test_a_lost_board_is_named_and_keeps_its_figures_but_not_a_say_in_the_means():
     metrics = [
         _round("a", 0, 1.0),
         _round("a", 1, 2.0, **{"eval/loss": 0.6, "eval/accuracy": 0.9}),
-        _round("b", 0, 1.0, **{"eval/loss": 0.6, "eval/accuracy": 0.1}),
+        _round("b", 0, 1.0, **{"eval/loss": 0.8, "eval/accuracy": 0.1, "time/wait_s": 7.0}),
     ]
     document = summarise_records(HEAD, ["a", "b", "c"], metrics, [_end("b", "lost"), _end("a")])
     assert document["failed_nodes"] == ["b"] and document["unfinished_nodes"] == ["c"]
     assert document["accuracy"] == {"mean": 0.9, "min": 0.9, "max": 0.9}
+    assert (document["loss"], document["train_loss"], document["time_s"]["wait"]) == (0.6, 0.5, 1.0)
     assert document["sent_bytes"]["socket"] == 360
     lost, never = document["boards"][1:]
     assert (lost["state"], lost["rounds"], lost["accuracy"], lost["sent_bytes"]["socket"]) == ("lost", 1, 0.1, 120)

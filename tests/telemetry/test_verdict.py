@@ -716,10 +716,14 @@ def test_nobody_is_named_who_is_not_far_beyond_the_others(distances: dict[str, A
     assert said_of(**distances) == []
 
 
-def test_one_board_alone_makes_nobody_an_outlier() -> None:
-    slander = complete()
-    slander["far"] = lambda node, step: {"a": 1.0, "b": 1.0, "c": 1.0, "d": 99.0} if node == "a" else {}
-    assert said_of(**slander) == []
+@pytest.mark.parametrize(("saying", "named"), [("a", False), ("ab", False), ("abc", True)])
+def test_an_outlier_is_who_most_of_four_neighbours_say_is_one(saying: str, named: bool) -> None:
+    exchanged = {"train/loss": 1.0, "gossip/consensus_distance": 0.1, "gossip/heard": 4}
+    far = {node: {"far/e": 99.0} if node in saying else {} for node in "abcde"}
+    records = [MetricsRecord(node, k, float(k), exchanged | far[node]) for node in far for k in range(15)]
+    ends = [EventRecord(node, 99.0, "finished", node) for node in far]
+    verdict = summarise_records(HEAD, tuple(far), records, ends)["verdict"]
+    assert [f["text"][0] for f in verdict if f["kind"] == "outlier"] == ["e"] * named
 
 
 def test_of_two_neighbours_none_is_the_outlier() -> None:

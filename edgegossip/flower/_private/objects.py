@@ -24,7 +24,7 @@ from starlette.exceptions import HTTPException
 
 from edgegossip.types import NodeId
 
-MEMORY_BYTES = 256 << 20  # of objects that the store keeps in memory; what is more lies on the disk
+MEMORY_BYTES = 64 << 20  # of objects that the store keeps in memory; what is more lies on the disk
 LARGE_BYTES = 1 << 20  # of an object that may
 SLACK_BYTES = 1 << 20  # of a reply besides the model: names, figures, what boards must have alike
 REPLIES = 2  # of a board, unread: the present one and one that came too late

@@ -176,9 +176,9 @@ def test_how_many_messages_may_be_early() -> None:
         return checkers.pending_limit(naming.topology_of(Named(topology), 8), 0, algorithm, 100)
 
     assert most("ring", "dpsgd") == checkers.PendingMessages(2 * (8 + 2), 2 * (8 + 2) * 100)
-    assert most("ring", "choco-sgd", staleness=2).messages == 2 * (8 * 3 + 2)
-    assert most("one-peer-exponential", "sgp").messages == 3 * (8 * 3 + 2)
-    assert most("ring", "dpsgd", max_ahead=4, early_bytes=300) == checkers.PendingMessages(2 * 5, 300)
+    assert most("ring", "choco-sgd", staleness=2).messages == 2 * (8 * 3 + 2) + 2
+    assert most("one-peer-exponential", "sgp").messages == 3 * (8 * 3 + 2) + 3 * 2
+    assert most("ring", "dpsgd", max_ahead=4).messages == 2 * 5
     assert checkers.memory_fault(checkers.PendingMessages(10, 300), checkers.PendingMessages(10, 300)) is None
     assert "holds 11 messages, 10 may" in str(
         checkers.memory_fault(checkers.PendingMessages(11, 1), checkers.PendingMessages(10, 300))

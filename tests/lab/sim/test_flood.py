@@ -48,4 +48,4 @@ def test_a_flooded_node_keeps_what_it_may_and_no_more(name: str, monkeypatch: py
     )
     outcome = run_schedule(draw(1, options))
     assert not outcome.violations and outcome.seen["byzantine-flood"] > 5
-    assert max(held.messages for held, _ in looks) >= looks[0][1].messages // 2  # all that it may keep of one neighbour
+    assert max(held.messages for held, _ in looks) >= 3 + 2  # all that it may keep early of one neighbour

@@ -30,7 +30,7 @@ def test_grpc_is_given_a_certificate_once(own, monkeypatch):
         tls_security.grpc, "dynamic_ssl_server_credentials", lambda *arguments, **_: given.extend(arguments)
     )
     security = own.security("a")
-    security.start(LIMITS, lambda _peer, _text: None, lambda: None)
+    security.start(LIMITS, lambda _peer, _text: None, lambda: None, lambda *_: None)
     security.server_credentials()
     first, newer = given
     assert [newer(), newer()] == [None, None]

@@ -7,12 +7,13 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
+import grpc
 import pytest
 
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._proto import mesh_pb2 as pb
-from edgegossip.mesh.base import Notice, PeerUp, Received
+from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed
 from edgegossip.mesh.connections import Unreachable
 from edgegossip.mesh.membership import client
 from edgegossip.mesh.wire import METHOD
@@ -87,6 +88,28 @@ def test_a_board_in_quarantine_hears_why_and_for_how_long(fleet, pair, monkeypat
     assert "refused: in quarantine for 300 s: a mesh message is not valid protobuf" in text
     with pytest.raises(Unreachable):  # so one that is started anew waits, and does not end for good
         client.request_join(addresses.parse(b.address, "address"), "c", fleet.security("c"))
+
+
+@pytest.mark.parametrize("length_s", [300.0, 0.5])
+def test_a_board_in_quarantine_is_down_both_ways_and_back_afterwards(fleet, pair, monkeypatch, length_s):
+    """Nobody waits for a board that it lets nothing in of."""
+    monkeypatch.setattr(Quarantine, "FIRST_S", length_s)
+    _, b = pair
+    with GrpcTransport("c", RUN, limits=LIMITS, security=fleet.security("c")) as c:
+        c.connect({"b": b.address})
+        b.connect({"c": c.address})
+        wait_for(b, PeerUp, lambda e: e.peer == "c")
+        with channel_to_b(fleet, fleet.of("c"), b.address) as channel, suppress(grpc.RpcError):
+            channel.stream_stream(METHOD)(iter([b"\xff\xff"]), timeout=PATIENCE_S).code()
+        down = wait_for(b, PeerDown, lambda e: e.peer == "c")
+        assert down.reason == "c is in quarantine" and not (down.disagrees or down.closed or down.left)
+        if length_s > 1:
+            frame = b.send("c", [b"nobody takes this"])
+            assert wait_for(b, SendFailed, lambda e: e.frame_id == frame).to == "c"
+            return
+        wait_for(b, PeerUp, lambda e: e.peer == "c")
+        b.send("c", [b"welcome back"])
+        assert bytes(wait_for(c, Received).data) == b"welcome back"
 
 
 def test_recorded_bytes_sent_again(fleet):

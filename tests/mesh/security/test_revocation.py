@@ -162,7 +162,7 @@ def test_a_damaged_list_is_refused(fleet):
 def test_who_gives_a_list_for_nothing_is_cut_off_and_kept_out(fleet, monkeypatch, what):
     security, lines, cuts = fleet.security("b"), [], []
     present = security.identity.revocations.present
-    security.start(LIMITS, lambda peer, text: lines.append((peer, text)), lambda: None)
+    security.start(LIMITS, lambda peer, text: lines.append((peer, text)), lambda: None, lambda *_: None)
     security.listen(Address("127.0.0.1", 0))
     monkeypatch.setattr(security._front_end, "cut", lambda which, why: cuts.append(which))
     c = Caller(Subject("c", "board", security.identity.fleet), 7, "127.0.0.1:1")

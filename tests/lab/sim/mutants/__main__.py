@@ -2,7 +2,7 @@
 
 Looks for the first schedule that kills each mutant and prints a table. `--record`, for all of them,
 writes killed.json, from which the tests replay, and docs/results/mutants.json, of which
-scripts/results.py makes the page. Exits with 1 when one survives that is not said to be
+lab/results/ makes the page. Exits with 1 when one survives that is not said to be
 equivalent."""
 
 from __future__ import annotations

@@ -185,13 +185,6 @@ MUTANTS = (
         {"faults": "all,byzantine-flood"},
     ),
     Mutant(
-        "early-bytes-unbounded",
-        "early messages are kept whatever bytes they take",
-        ("dpsgd:early_bytes=8000", "choco-sgd:early_bytes=8000"),
-        (Edit("edgegossip.gossip.streams:_bytes_of", "Call nbytes", "0"),),
-        {"faults": "byzantine-flood", "nodes": 2},
-    ),
-    Mutant(
         "deadline-doubled",
         "a round waits twice as long as it should",
         ("dpsgd", "choco-sgd", "sgp"),

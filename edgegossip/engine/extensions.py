@@ -1,0 +1,40 @@
+"""Says how often a round may wait beyond its deadline for what is still on its way in. Pure.
+
+Where links are slow for all, waiting is right: nobody would ever be in time. Where at least half of
+the others were in time, it is for one sender, who may be on a slow link, or may send byte by byte
+for as long as it is let. Two rounds wait for it, and then one each time twice as many have gone by:
+over R rounds it costs 2 + log2(R) waits, whatever it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FREE = 2  # rounds
+
+
+@dataclass(slots=True)
+class Extensions:
+    """Keeps count of them for one board or coordinator.
+
+    Example:
+        >>> extensions = Extensions()
+        >>> extensions.begin()  # a round
+        >>> extensions.allow(most_are_here=True)
+        True
+    """
+
+    used: int = 0  # rounds that waited for few
+    since: int = 0  # rounds since the last of them
+    extended: bool = False  # whether the present one does
+
+    def begin(self) -> None:
+        """Take note that a round begins."""
+        self.since, self.extended = self.since + 1, False
+
+    def allow(self, most_are_here: bool) -> bool:
+        """Tell whether the round may wait; `most_are_here`: half of the others were in time."""
+        if most_are_here and not self.extended:
+            if self.used >= FREE and self.since <= 1 << (self.used - FREE):
+                return False
+            self.used, self.since, self.extended = self.used + 1, 0, True
+        return True

@@ -1,0 +1,1 @@
+"""Repeats the tables and figures of the five papers."""

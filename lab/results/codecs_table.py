@@ -1,0 +1,81 @@
+"""Print or write the table of docs/codecs.md: bits and errors of synthetic values, from the results
+of `python -m lab.bench codecs`. Speeds depend on machine and day, and stand in docs/results alone.
+
+    python -m lab.results.codecs_table docs/results/codecs-100mb-zen4.json
+    python -m lab.results.codecs_table docs/results/codecs-100mb-zen4.json --write docs/codecs.md
+
+The first prints it, the second puts it there, with the link to the results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from edgegossip.codecs.quantised import CODER
+
+Row = dict[str, Any]
+
+HEAD = (
+    "| codec | coder | bits a value | relative error |",
+    "| --- | --- | ---: | ---: |",
+)
+LINK = re.compile(r"\[results/(codecs-[\w-]+\.json)\]\(results/\1\)")
+TABLE = re.compile(re.escape("\n".join(HEAD)) + r"\n(\|.*\n)+")
+
+
+def rows_of(document: dict[str, Any]) -> list[Row]:
+    """Those of synthetic values, of the largest size that was measured, with coders that there
+    still are."""
+    there = (None, *CODER.choices)
+    synthetic = [row for row in document["rows"] if row["input"] == "synthetic" and row["stage"] in there]
+    largest = max(row["n"] for row in synthetic)
+    return [row for row in synthetic if row["n"] == largest]
+
+
+def table(document: dict[str, Any]) -> str:
+    """Lines of Markdown, each with its end."""
+    return "".join(f"{line}\n" for line in (*HEAD, *map(_line, rows_of(document))))
+
+
+def _line(row: Row) -> str:
+    cells = (row["codec"], row["stage"] or "", f"{row['bits_per_value']:.2f}", f"{row['relative_error']:.3g}")
+    return f"| {' | '.join(cells)} |"
+
+
+def linked(page: str) -> str:
+    """The name of the results that a page's table is of. ValueError unless it is one."""
+    names = set(LINK.findall(page))
+    if len(names) != 1:
+        raise ValueError(f"the page links {sorted(names)}, and one file of results was looked for")
+    return names.pop()
+
+
+def written(page: str, document: dict[str, Any], name: str) -> str:
+    """The page with table and link of these results. ValueError where it has no place for one."""
+    for pattern, text in ((TABLE, table(document)), (LINK, f"[results/{name}](results/{name})")):
+        page, count = pattern.subn(lambda _, text=text: text, page)
+        if count != 1:
+            raise ValueError(f"{count} places for {text.splitlines()[0]!r} on the page")
+    return page
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="The table of docs/codecs.md.")
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--write", type=Path, metavar="PAGE")
+    options = parser.parse_args(arguments)
+    document = json.loads(options.results.read_text(encoding="utf-8"))
+    if options.write is None:
+        print(table(document), end="")
+    else:
+        page = options.write.read_text(encoding="utf-8")
+        options.write.write_text(written(page, document, options.results.name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
