@@ -139,7 +139,6 @@ class ModelSender:
             self._record = RecordLayout.of(arrays, exact=not private)
             self._dtypes = {name: array.dtype for name, array in arrays.items()}
             self._down = self._published = None
-            self._held.clear()
         self._model, self.beside = self.record.flatten(fitting or arrays)
         self._model_id = arrays.object_id
         if fitting is None:

@@ -76,7 +76,10 @@ def test_short_rounds_are_not_written_one_by_one() -> None:
     _, writer = make(disk, slack_s=1.0, threads=Times([0.0]))  # no time passes between the rounds
     writer.offer(1, "one")
     assert writer.flush(PATIENCE_S)
-    for round in range(2, 10):
+    writer.offer(2, "more")
+    time.sleep(0.02)
+    assert writer.durable == 1
+    for round in range(3, 10):
         writer.offer(round, "more")
     assert writer.close(PATIENCE_S)
     assert kept(disk) == [1, 9]
@@ -143,15 +146,22 @@ def test_a_disk_that_hangs_is_said_once_and_holds_nobody_twice(monkeypatch: pyte
     monkeypatch.setattr(writers, "ANNOUNCE_S", 0.05)
     disk, events = FakeDisk(latch := Latch()), Events()
     _, writer = make(disk, events, slack_s=0.0, patience_s=0.3)
-    writer.offer(1, "x")
-    assert latch.at.acquire(timeout=PATIENCE_S)
-    for round in range(2, 20):  # 18 times 0.3 s would be seen
-        writer.offer(round, "x")
-    assert events.names().count("checkpoint-failed") == 1 and "waiting" in events.names()
-    assert "the disk has not finished a checkpoint for 0 s" in dict(events)["checkpoint-failed"]
-    assert len(writer._pending) == 2 and not writer.close(0.05)
+    for outage in (0, 20):
+        writer.offer(outage + 1, "x")
+        assert latch.at.acquire(timeout=PATIENCE_S)
+        for round in range(outage + 2, outage + 20):  # 18 times 0.3 s would be seen
+            writer.offer(round, "x")
+        assert [event for event in events.names() if event != "waiting"] == ["checkpoint-failed"]
+        assert "waiting" in events.names() and len(writer._pending) == 2
+        assert "the disk has not finished a checkpoint for 0 s" in dict(events)["checkpoint-failed"]
+        if not outage:  # it goes on, and hangs again
+            latch.open.set()
+            assert writer.flush(PATIENCE_S) and latch.at.acquire(timeout=PATIENCE_S)
+            latch.open.clear()
+            events.clear()
+    assert not writer.close(0.05)
     latch.open.set()
-    assert writer.close(PATIENCE_S) and kept(disk) == [1, 19]
+    assert writer.close(PATIENCE_S) and kept(disk) == [1, 19, 21, 39]
 
 
 def test_a_full_disk_is_said_seldom_and_so_is_that_it_does_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,6 +197,7 @@ def test_a_full_disk_is_said_seldom_and_so_is_that_it_does_again(monkeypatch: py
     now[0] += writers.RETRY_S
     offer(502)
     assert writer.durable == 502  # and begin as frequent as at first
+    assert "after 1 that failed" in events[-1][1]
     assert writer.close(PATIENCE_S) and 500 in kept(disk)
 
 

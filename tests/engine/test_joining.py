@@ -83,6 +83,19 @@ def test_a_board_that_comes_again_when_all_have_left_says_so_and_ends() -> None:
     assert isinstance(board.question, Failed) and board.engine.stage is Stage.FAILED
     assert board.question.reason == "a was started again when all its neighbours had left: the run is over"
     assert Board("a").give(*LEFT).engine.stage is Stage.JOINING  # one that comes for the first time waits
+    back = Board("a", restarted=True).give(LEFT[0], PeerUp("b"), PeerDown("b", "lost"), LEFT[1])
+    assert back.engine.stage is Stage.JOINING  # b was here again, and may come back
+
+
+def test_how_long_all_have_been_gone_counts_anew_once_one_was_there() -> None:
+    peers = PeerStatus(frozenset("bd"), True, Patience(3.0))
+    for event in STALE:
+        peers.note(event, 0.0)
+    assert [peers.gone_for_s(now_s) for now_s in (0.0, 10.0)] == [0.0, 10.0]
+    peers.heard("b", 10.0)
+    assert peers.gone_for_s(15.0) == 0.0
+    peers.note(STALE[0], 20.0)
+    assert [peers.gone_for_s(now_s) for now_s in (20.0, 25.0)] == [0.0, 5.0]
 
 
 def test_a_board_that_comes_again_waits_while_others_than_its_neighbours_are_here() -> None:

@@ -110,6 +110,8 @@ def test_a_board_whose_process_has_ended_is_not_waited_for() -> None:
     boards.admit(11, "b")
     boards.admit(12, "c")
     assert boards.absent == [] and not boards.lost
+    boards.observe([BoardPresence(0, 0.0)])
+    assert boards.absent == ["b", "c"]  # their next processes may come back
 
 
 def test_a_share_of_the_boards_is_drawn_anew_each_round_and_everyone_gets_a_turn() -> None:

@@ -59,6 +59,11 @@ def test_an_evaluation_that_one_board_owes_is_asked_of_another(written: Written)
     made.failed("a", "it hangs again")
     assert made.wanted is None and made.open is None
     assert logs == ["the model after round 6 is not evaluated (a: it hangs; a: it hangs again)"]
+    for step in (7, 8):  # the next one is due before another board is asked, and has tries of its own
+        made.after(5)
+        made.ask(["a"], step)
+        made.failed("a", "it hangs")
+        assert made.wanted == step
 
 
 def test_an_evaluation_without_a_figure_is_none(written: Written) -> None:

@@ -60,6 +60,20 @@ def test_a_board_with_a_gap_refuses_a_difference_and_takes_the_whole() -> None:
         Replica(LAYOUT, RUN, codecs.get("fp16")).open(_bytes(after))
 
 
+def test_a_correction_is_of_the_model_that_it_came_with() -> None:
+    down, board = _ends("fp16")
+    x = np.ones(LAYOUT.size, np.float32)
+    down.publish(x, 0)
+    whole = down.whole(0)
+    corrected, difference = down.with_correction(whole, "b0", x), down.publish(2 * x, 1)
+    assert difference is not None
+    for alone in (whole, difference):
+        board.open(_bytes(corrected))
+        np.testing.assert_array_equal(board.correction, x)
+        board.open(_bytes(alone))
+        assert board.correction is None
+
+
 def test_fp32_is_always_whole_and_exact() -> None:
     down, board = _ends("fp32")
     x = np.random.default_rng(2).normal(size=LAYOUT.size).astype(np.float32)

@@ -47,7 +47,7 @@ def test_a_run_ends_after_so_many_evaluations_that_are_not_better_and_keeps_the_
 @pytest.mark.parametrize(
     ("scores", "better", "rounds"),
     [
-        ([{"mae": m} for m in (0.5, 0.4, 0.45, 0.4)], "auto", 5),
+        ([{"mae": m} for m in (0.5, 0.6, 0.4, 0.45, 0.4)], "auto", 6),
         ([{"bleu": b} for b in (0.5, 0.6, 0.55, 0.6)], "higher", 5),
         ([{"bleu": b} for b in (0.5, 0.6, 0.7, 0.8)], "lower", 4),
         ([{}], "higher", 4),  # a loss: lower is better whatever is said of scores

@@ -3,12 +3,14 @@ checkpoint."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from edgegossip.engine.server import MAX_REPEATS
 from edgegossip.engine.server_events import Ask, Completed, Effect, EvaluateHere, Hello, Save, Train, Trained
 from edgegossip.engine.server_records import Progress
 from edgegossip.types import LocalUpdate, Metrics, RunError, Vec
@@ -90,15 +92,17 @@ def test_nobody_waits_for_a_process_whose_successor_has_joined() -> None:
 
 
 @pytest.mark.parametrize("down", ["fp32", "8-bit-elastiquant"])
-@pytest.mark.parametrize("back_s", [0.0, 40.0])
-def test_a_round_whose_boards_all_went_away_is_asked_for_again(down: str, back_s: float) -> None:
-    expected = Run(downlink=down).play()
-    run = Run(downlink=down, return_s=60.0)
+@pytest.mark.parametrize(("back_s", "away"), [(0.0, range(MAX_REPEATS + 1)), (40.0, [3])])
+def test_a_round_whose_boards_all_went_away_is_asked_for_again(down: str, back_s: float, away: Sequence[int]) -> None:
+    """So often in each round."""
+    rounds = MAX_REPEATS + 1
+    expected = Run(downlink=down, rounds=rounds).play()
+    run = Run(downlink=down, rounds=rounds, return_s=60.0)
     for k, board in enumerate(run.boards):
-        board.away, board.back_s = frozenset({3}), back_s * (k + 1) / 4
+        board.away, board.back_s = frozenset(away), back_s * (k + 1) / 4
     np.testing.assert_array_equal(run.play(), expected)
-    assert run.boards[0].trained == [0, 1, 2, 3, 3, 4, 5]
-    assert run.used == [4] * 6
+    assert run.boards[0].trained == sorted([*range(rounds), *away])
+    assert run.used == [4] * rounds
 
 
 def test_what_comes_twice_counts_once() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import asyncio.sslproto
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +78,20 @@ def test_a_request_whose_forerunner_ends_later_has_its_time(port: Port) -> None:
 
 
 @pytest.mark.parametrize("admitted", [True, False])
-def test_only_a_stranger_that_falls_silent_is_said_to_be_refused(port: Port, admitted: bool) -> None:
-    """A board that trains leaves connections behind."""
+def test_only_a_stranger_makes_room_and_is_said_to_be_refused(
+    port: Port, admitted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A board that trains leaves connections behind, until they have been silent for long."""
+    monkeypatch.setattr(arrivals, "LIMITS", replace(arrivals.LIMITS, max_pending_handshakes=1))
 
     async def ask() -> None:
         async with port.connected() as (reader, client):
             with port.there.asking(client):
                 if admitted:
                     port.there.admit(client)
+            newcomer = await asyncio.open_connection(*port.address)
+            assert await _is_open(reader, WAIT_S / 4) is admitted
+            newcomer[1].transport.abort()
             assert not await _is_open(reader, 5.0)
 
     asyncio.run(ask())

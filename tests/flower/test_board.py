@@ -21,7 +21,15 @@ from edgegossip.flower import NodeClient
 from edgegossip.flower.checkpoints import BoardCheckpointer
 from edgegossip.flower.client import Board
 from edgegossip.flower.connection import LinkError
-from edgegossip.flower.messages import RunDescription, frame_array, frame_bytes, frame_content, opaque_array
+from edgegossip.flower.messages import (
+    ASK,
+    RunDescription,
+    evaluate_request,
+    frame_array,
+    frame_bytes,
+    frame_content,
+    opaque_array,
+)
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.recipe import CheckpointSection
 from edgegossip.telemetry.spans import RoundClock
@@ -73,6 +81,28 @@ def test_an_answer_given_again_took_no_training(in_run: int) -> None:
     assert board.take_report()["time/forward_s"] == 0.5
     _answer(board, 0)
     assert "time/forward_s" not in board.take_report()
+
+
+def test_what_was_sent_besides_a_round_s_update_is_told_once(in_run: int) -> None:
+    sent = [1_000]
+    channel = Channel.of(toy.LAYOUT, RUN, codecs.get("fp32"))
+    board = Board("board-0", toy.Toy(1), channel, codecs.get("fp32"), lambda: sent[0])
+    for round, besides in enumerate((30, 500, 7)):
+        _answer(board, round)
+        sent[0] += 4 * toy.LAYOUT.size + besides
+        assert board.take_report()["net/overhead_bytes"] == besides
+
+
+def test_an_evaluation_is_recorded_in_the_round_in_which_it_was_asked_for(in_run: int, sink: Memory) -> None:
+    fp32 = codecs.get("fp32")
+    client = NodeClient("board-0", "127.0.0.1:1", lambda: toy.Toy(1), fp32, sink, own_test=True)
+    client._board = Board("board-0", toy.Toy(1), Channel.of(toy.LAYOUT, RUN, fp32), fp32)
+    for round in range(4):
+        question = _asked(round, X)
+        if round == 1:
+            question.content[ASK] = evaluate_request(0)
+        client._answer(question, 0.0)
+    assert [step for _, step, values in sink.records if "eval/loss" in values] == [0]
 
 
 def test_another_process_goes_on_with_memory_and_last_answer(in_run: int) -> None:
@@ -258,35 +288,60 @@ def test_what_a_codec_loses_is_measured_in_the_memory_of_the_change(consumable: 
         assert peak < 2.3 * 4 * LARGE.size
 
 
-@pytest.mark.parametrize("moves", [False, True], ids=["nothing comes through", "more comes through"])
+@pytest.mark.parametrize("moves", [0, 1, 40], ids=["nothing comes through", "no more comes", "all comes through"])
 def test_a_coordinator_that_a_large_message_comes_from_or_goes_to_is_not_away(
-    moves: bool, sink: Memory, monkeypatch: pytest.MonkeyPatch
+    moves: int, sink: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda s: now.append(now.pop() + s))
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        assert now[0] < 100.0
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
     monkeypatch.setattr("edgegossip.flower.client.time", clock)
     monkeypatch.setattr("edgegossip.telemetry.spans.time", clock)
     client = NodeClient("board-0", "127.0.0.1:1", lambda: toy.Toy(1), codecs.get("fp32"), sink, patience_s=0.5)
     incoming = SimpleNamespace(contents={})
 
     def fetch(_: object) -> str | None:
-        incoming.contents |= {len(incoming.contents): b""} if moves else {}
+        incoming.contents |= {len(incoming.contents): b""} if len(incoming.contents) < moves else {}
         return "whole" if len(incoming.contents) == 40 else None
 
     link = client._link = SimpleNamespace(moved=0, fetch=fetch)  # type: ignore[assignment]
 
     def push() -> str:
-        link.moved += moves
+        link.moved += link.moved < moves
         if link.moved < 4:
             raise LinkError("a request timed out", gone=True)
         return "taken"
 
-    assert client._fetch(incoming) == ("whole" if moves else None)  # type: ignore[arg-type]
-    if moves:
+    assert client._fetch(incoming) == ("whole" if moves == 40 else None)  # type: ignore[arg-type]
+    if moves == 40:
         assert client._retry(push) == "taken"
     else:
         with pytest.raises(PeerError, match="gave up on the coordinator"):
             client._retry(push)
+
+
+def test_a_board_joins_once_whenever_it_is_not_known_any_more(sink: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def receive(*_: object) -> None:
+        calls.append("receive")
+        if calls.count("receive") in (1, 3):
+            raise LinkError("who are you?", gone=False, unknown=True)
+
+    def join() -> int:
+        calls.append("join")
+        return 7
+
+    client = NodeClient("board-0", "127.0.0.1:1", lambda: toy.Toy(1), codecs.get("fp32"), sink)
+    client._link = SimpleNamespace(moved=0, join=join, receive=receive)  # type: ignore[assignment]
+    monkeypatch.setattr("edgegossip.flower.client.time.sleep", lambda _s: None)
+    for _ in range(5):
+        assert client._poll() is None
+    assert calls == ["receive", "join", "receive", "receive", "join", "receive", "receive"]
 
 
 @pytest.mark.parametrize(("number", "tries"), [(7, 2), (8, 1)])

@@ -164,6 +164,19 @@ def test_late_messages_and_duplicates_are_counted_and_change_nothing_else(make_f
     assert fleet.states[0].duplicates == 2 and fleet.states[0].inbox.newest(1) == 3
 
 
+def test_older_news_does_not_take_the_place_of_newer(make_fleet: Any) -> None:
+    """However old news may be: a sender that goes on from an older checkpoint says it again."""
+    fleet = make_fleet("ring", nodes=3, staleness=3)
+    fleet.step_all()
+    older = next(m for to, m in fleet.mail if to == 0)
+    fleet.deliver_all()
+    fleet.play(1)
+    fleet.step(0, np.ones(12))
+    before = fleet.states[0]
+    assert fleet.hand(0, older) == []
+    assert fleet.states[0].late == before.late + 1 and fleet.states[0].math is before.math
+
+
 def shown(actions: Any) -> str:
     """Actions as text, because nan != nan; bodies by what they hold, not by where they lie."""
     held = [replace(a, frame=replace(a.frame, body=bytes(a.frame.body))) if isinstance(a, Send) else a for a in actions]

@@ -12,6 +12,7 @@ import pytest
 from edgegossip.frame import Kind
 from edgegossip.gossip.base import Adopted, Checkpoint, Message, RoundDone, Send, SetTimer, Suspect
 from edgegossip.types import LocalUpdate, UsageError
+from tests.gossip.streams import take_mail
 
 N = 12
 ZERO = np.zeros(N, np.float32)
@@ -175,6 +176,27 @@ def test_one_neighbour_of_many_cannot_pull_a_node_ahead(make_fleet: Any) -> None
     assert fleet.hand(0, ahead(fleet, 2, 9)) == []
     actions = fleet.hand(0, ahead(fleet, 2, 10))
     assert actions == [Checkpoint()] and fleet.rounds[0] == 9
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_half_of_the_neighbours_have_to_find_one_process_far_behind(make_fleet: Any, restarts: bool) -> None:
+    fleet = make_fleet("complete", nodes=4, max_ahead=1)
+    for k in (1, 2):
+        fleet.states[k] = replace(fleet.states[k], round=10)
+    fleet.states[0], hellos = fleet.algorithm.start(fleet.states[0])
+    fleet.carry_out(0, hellos)
+    fleet.step(0, ONE)
+    for k in (1, 2):
+        for _, m in take_mail(fleet, k):
+            if m.frame.kind == Kind.HELLO:
+                fleet.hand(k, m)
+        for _, m in take_mail(fleet, 0):
+            fleet.hand(0, m)
+        if k == 1:
+            assert fleet.rounds[0] == 0
+            if restarts:
+                fleet.restart(0, fleet.states[0])
+    assert fleet.rounds[0] == (1 if restarts else 10)
 
 
 def test_who_is_down_has_no_say_in_catching_up(make_fleet: Any) -> None:

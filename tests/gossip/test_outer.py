@@ -228,6 +228,7 @@ def test_a_node_that_stops_goes_on_with_what_it_remembers() -> None:
     again = algorithm.resume(stepped, view(0, GRAPH, boot=7))
     np.testing.assert_allclose(algorithm.model(again), shown + 1, atol=1e-6)
     assert algorithm.round(again) == 2 and again.lead is None
+    np.testing.assert_array_equal(again.x, algorithm.model(again))  # the next round's way begins here
 
 
 def test_a_refused_update_changes_nothing() -> None:

@@ -191,6 +191,9 @@ def test_a_model_that_is_taken_over_is_not_merged_with_the_own(waits: bool) -> N
     assert [type(a) for a in actions] == [Adopted, Checkpoint, *([RoundDone] if waits else [])]
     assert algorithm.round(s) == 7 and not s.waits
     np.testing.assert_array_equal(algorithm.model(s), 9 * ONE)
+    inner.next = (0, 9.0, [])
+    s, _ = algorithm.step(s, update(ONE))
+    np.testing.assert_array_equal(algorithm.model(s), 10 * ONE)  # nor is it merged with itself
 
 
 @pytest.mark.parametrize(("forward", "expected"), [(1, 6.0), (2, 10.0)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,8 +96,23 @@ def test_with_nobody_to_rely_on_a_round_takes_the_linger(make_fleet: Any) -> Non
             fleet.tick(node)
 
 
-def test_a_board_that_comes_again_relies_on_everybody_anew(make_fleet: Any) -> None:
+@pytest.mark.parametrize(("why", "then"), [("silent", "restart"), ("refused", "restart"), ("refused", "next round")])
+def test_after_a_restart_everybody_is_waited_for(make_fleet: Any, why: str, then: str) -> None:
+    """So is, in the next round, whoever was refused in one."""
     fleet = fleet_of(make_fleet, "dpsgd")
-    assert play(fleet, 3, lambda _round, _s: False)[-1] == 0.0
-    fleet.restart(1, from_bytes(to_bytes(fleet.states[1]), RunContext.of(fleet.view(1))))
-    assert play(fleet, 1, lambda _round, _s: False) == [DEADLINE_S]
+    if why == "silent":
+        play(fleet, 3, lambda _round, _s: False)
+    else:  # what is of the next round, and was kept, turns out to be none
+        fleet.step_all()
+        early = next(m for to, m in fleet.mail if to == 1 and m.sender == fleet.members[ODD])
+        fleet.hand(1, replace(early, frame=replace(early.frame, round=1, body=b"none")))
+        fleet.deliver_all()
+    kept = from_bytes(to_bytes(fleet.states[1]), RunContext.of(fleet.view(1)))
+    for waits in (False, True):
+        if waits and then == "restart":
+            fleet.restart(1, kept)
+        elif waits:
+            fleet.step_all([0, 2, 3])
+            fleet.deliver_all()
+        fleet.step(1, 0 * fleet.start[1])
+        assert (fleet.members[ODD] in fleet.algorithm.waiting_for(fleet.states[1])) == waits

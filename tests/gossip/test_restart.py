@@ -13,6 +13,7 @@ from edgegossip import gossip
 from edgegossip.checkpoint.format import from_bytes, to_bytes
 from edgegossip.checkpoint.registry import RunContext
 from edgegossip.gossip.momentum import with_momentum
+from tests.gossip.conftest import update
 
 N, ROUNDS, BOARDS = 12, 6, 4
 PUSHED = ("ring", "directed-ring", "one-peer-exponential")
@@ -81,6 +82,24 @@ def test_a_clean_restart_changes_nothing(make_fleet: Any, name: str, topology: s
         for stops in (0, 1, ROUNDS - 2):
             found = played(make_fleet, name, topology, codec, stops, who, ahead)
             np.testing.assert_array_equal(found, expected, err_msg=f"after round {stops}, ahead: {ahead}")
+
+
+@pytest.mark.parametrize("name", [n for n in gossip.names() if not gossip.get(n).asynchronous])
+def test_with_the_model_of_another_a_board_publishes_as_one_that_begins_with_it(make_fleet: Any, name: str) -> None:
+    """It remembers nothing of its own: no error, no copy, no direction."""
+    fleet = make_fleet("complete", algorithm=name, codec="topk", alike=True)
+    fleet.say_hello()
+    for round in range(3):
+        for k in range(BOARDS):
+            fleet.step(k, trained(round, k, fleet.algorithm.model(fleet.states[k])))
+        fleet.deliver_all()
+    state, scheme = fleet.states[0], fleet.algorithm.scheme
+    new, local = np.arange(N, dtype=np.float32), update(trained(3, 0, state.math.x))
+    published = [
+        scheme.publish(math, local, state.ctx, ())[1].body
+        for math in (scheme.abandon(state.math, new, state.ctx), scheme.init(new, state.ctx))
+    ]
+    assert bytes(published[0]) == bytes(published[1])
 
 
 @pytest.mark.parametrize("name", ["sgp", "quant-sgp"])

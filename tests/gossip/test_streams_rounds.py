@@ -9,7 +9,7 @@ import pytest
 
 from edgegossip.frame import Kind
 from edgegossip.gossip.base import RoundDone, Suspect
-from tests.gossip.streams import ZERO, N, assert_replicas_are_equal, audits
+from tests.gossip.streams import ZERO, N, assert_replicas_are_equal, audits, take_mail
 
 
 def test_a_silent_receiver_gets_the_message_when_it_opens_the_stream(make_fleet: Any) -> None:
@@ -39,17 +39,34 @@ def test_nodes_that_start_from_different_models_tell_them(make_fleet: Any) -> No
     assert fleet.rounds == [1, 1, 1]
 
 
-def test_a_quorum_shortens_the_wait(make_fleet: Any) -> None:
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_quorum_shortens_the_wait_of_each_round(make_fleet: Any, restarts: bool) -> None:
     fleet = make_fleet("complete", nodes=4, quorum=0.6, linger_s=0.5)
-    fleet.step_all()
-    mail = [m for to, m in fleet.mail if to == 0]
-    fleet.hand(0, mail[0])
-    assert fleet.timers[0] == 5.0
-    fleet.hand(0, mail[1])
-    assert fleet.timers[0] == 0.5
-    actions = fleet.tick(0)
-    assert actions[0] == Suspect(mail[2].sender, "no message of round 0 within 0.5 s after the others")
-    assert any(isinstance(a, RoundDone) for a in actions)
+    for round in range(2):
+        fleet.step_all()
+        mail = [m for _, m in take_mail(fleet, 0)]
+        fleet.hand(0, mail[0])
+        assert fleet.timers[0] == 5.0
+        fleet.hand(0, mail[1])
+        assert fleet.timers[0] == 0.5
+        if restarts:
+            fleet.restart(0, fleet.states[0])
+        else:
+            actions = fleet.tick(0)
+            assert actions[0] == Suspect(mail[2].sender, f"no message of round {round} within 0.5 s after the others")
+            assert any(isinstance(a, RoundDone) for a in actions)
+        fleet.deliver_all()
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "choco-sgd", "deep-squeeze", "gt-dsgd", "motef", "sgp", "quant-sgp"])
+def test_a_round_tells_how_far_the_models_of_its_neighbours_were(make_fleet: Any, name: str) -> None:
+    fleet = make_fleet("ring", nodes=4, algorithm=name)
+    fleet.say_hello()
+    fleet.play(3)
+    for node, done in fleet.done:
+        models = fleet.models[done.round].astype(np.float64)
+        far = [np.linalg.norm(models[(node + k) % 4] - models[node]) for k in (1, 3)]
+        assert done.consensus_distance == pytest.approx(np.sqrt(np.mean(np.square(far))), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["dpsgd", "choco-sgd"])

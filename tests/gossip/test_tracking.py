@@ -67,19 +67,3 @@ def test_the_correction_of_a_board_that_is_down_ends_at_once(make_fleet: Any) ->
         fleet.step(node, rng.normal(size=12))
     fleet.deliver_all()
     assert set(edges(fleet, 0)) == {3} and set(edges(fleet, 2)) == {3}
-
-
-def test_a_board_that_takes_over_a_model_remembers_no_gradients(make_fleet: Any) -> None:
-    fleet, others = make_fleet("ring", algorithm="motef", alike=True), (1, 2, 3)
-    fleet.say_hello()
-    play(fleet, 3, np.random.default_rng(4))
-    kept = fleet.states[0]
-    for node in others:
-        fleet.down(node, 0)
-    fleet.play(20, others)
-    for node in others:
-        fleet.down(node)
-    fleet.mail.clear()
-    fleet.restart(0, kept)
-    fleet.deliver_all()
-    assert fleet.rounds[0] == 23 and kept.math.momentum.any() and fleet.states[0].math.momentum is None

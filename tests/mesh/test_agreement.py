@@ -83,6 +83,19 @@ def test_one_that_comes_again_and_still_differs_leaves_a_line(start) -> None:
     assert answer.refusal.reason in wait_for(a, Notice, lambda n: "refused b" in n.text).text
 
 
+def test_one_that_agrees_before_its_address_is_known_is_tried(start) -> None:
+    """Though an earlier process of it did not."""
+    a, b = start("a", NINE), start("b", NINE)
+    a.expect(["b"])
+    a.connect({})
+    converse(a.address, hello(sender="b", receiver="a", agreement=EIGHT.to_json().encode()))
+    assert wait_for(a, PeerDown).disagrees
+    b.connect({"a": a.address})
+    wait_for(b, PeerUp)
+    a.connect({"b": b.address})
+    wait_for(a, PeerUp)
+
+
 def test_one_whose_address_is_not_known_yet_is_given_up_all_the_same(start) -> None:
     a = start("a", NINE)
     a.expect(["b"])

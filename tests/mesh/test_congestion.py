@@ -133,6 +133,17 @@ def test_a_peer_that_answers_nothing_is_given_up():
     assert [alive for _, alive in watch(60.0, alive=False, seconds=0.1)]
 
 
+def test_of_many_acknowledgements_each_took_the_time_since_the_one_before():
+    deadline = after()
+    silence = StallDetector(deadline, 1.0, None, None)
+    silence.sent(0.0)
+    for now_s, more in ((1.0, True), (2.0, True), (3.0, False)):
+        silence.heard(now_s, more=more)
+    silence.sent(9.0)
+    silence.heard(10.0, more=False)
+    assert deadline.usual_s == 1.0
+
+
 def test_a_peer_that_owes_nothing_may_be_silent():
     assert watch(0.02, alive=False, seconds=0.1, heard=True) == []
 

@@ -7,19 +7,17 @@ import errno
 import os
 import socket
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import grpc
 import pytest
 
-from edgegossip.mesh import GrpcTransport, outbound
+from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.address import Address
 from edgegossip.mesh.base import MeshLimits, Notice, PeerUp, Received
 from edgegossip.mesh.connections import ChannelFactory
-from edgegossip.mesh.wire import METHOD, SERVICE, chunk_message
+from edgegossip.mesh.wire import METHOD, chunk_message
 from edgegossip.types import PeerError
 from tests.mesh.support import PATIENCE_S, QUICK, RUN, connect_all, wait_for
 
@@ -232,52 +230,6 @@ def test_another_method_is_not_there(pair):
     with grpc.insecure_channel(b.address) as channel, pytest.raises(grpc.RpcError) as caught:
         channel.unary_unary("/edgegossip.v1.Mesh/Shutdown")(b"", timeout=PATIENCE_S)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
-def test_a_peer_that_comes_and_goes_without_end_is_taken_back_now_and_then(monkeypatch):
-    monkeypatch.setattr(outbound, "_COMES_BURST", 3.0)
-    sessions = iter(range(1, 1000))
-
-    def exchange(requests, _context):
-        next(requests)
-        yield pb.ExchangeResponse(welcome=pb.Welcome(session=next(sessions))).SerializeToString()
-
-    server = grpc.server(ThreadPoolExecutor(2))
-    handler = grpc.stream_stream_rpc_method_handler(exchange)
-    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, {"Exchange": handler})])
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    with GrpcTransport("a", RUN, limits=replace(QUICK, backoff_max_s=0.05)) as a:
-        a.connect({"b": f"127.0.0.1:{port}"})
-        end, ups = time.monotonic() + 1.5, 0
-        while (left_s := end - time.monotonic()) > 0:
-            ups += isinstance(a.incoming(left_s), PeerUp)
-    server.stop(None)
-    assert 3 <= ups <= 5
-
-
-def test_who_leaves_waits_for_no_peer_that_comes_and_goes(monkeypatch):
-    monkeypatch.setattr(outbound, "_COMES_BURST", 3.0)
-    sessions = iter(range(1, 1000))
-
-    def exchange(requests, _context):
-        next(requests)
-        yield pb.ExchangeResponse(welcome=pb.Welcome(session=(session := next(sessions)))).SerializeToString()
-        for _ in requests if session > 3 else ():
-            pass  # the fourth stays until we leave
-
-    server = grpc.server(ThreadPoolExecutor(2))
-    handler = grpc.stream_stream_rpc_method_handler(exchange)
-    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, {"Exchange": handler})])
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    with GrpcTransport("a", RUN, limits=replace(QUICK, backoff_max_s=0.05, flush_s=4 * PATIENCE_S)) as a:
-        a.connect({"b": f"127.0.0.1:{port}"})
-        for _ in range(4):
-            wait_for(a, PeerUp)
-        began_s = time.monotonic()
-    assert time.monotonic() - began_s < PATIENCE_S
-    server.stop(None)
 
 
 def test_something_else_listens_at_the_peers_address():

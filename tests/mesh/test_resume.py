@@ -5,19 +5,26 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
+import grpc
 import pytest
 
 from edgegossip.memory import Spool
-from edgegossip.mesh import GrpcTransport
+from edgegossip.mesh import GrpcTransport, outbound
+from edgegossip.mesh._proto import mesh_pb2 as pb
+from edgegossip.mesh.address import Address
 from edgegossip.mesh.base import Notice, PeerUp, Received, SendReceipt
 from edgegossip.mesh.congestion import MAX_BYTES
 from edgegossip.mesh.inbound import FrameAssembler, Refused, SenderState
-from edgegossip.mesh.outbound import FrameQueue, QueuedFrame
+from edgegossip.mesh.outbound import Edge, FrameQueue, QueuedFrame
 from edgegossip.mesh.shelf import Shelf
-from edgegossip.mesh.wire import ChunkView
+from edgegossip.mesh.wire import METHOD, ChunkView, chunk_message
+from edgegossip.types import PeerError
 from tests.mesh.relay import Cut
-from tests.mesh.support import QUICK, RUN, wait_for
+from tests.mesh.support import PATIENCE_S, QUICK, RUN, wait_for
+from tests.mesh.test_refusals import hello
 
 SIZE = 40_000_000
 
@@ -160,6 +167,87 @@ def test_a_part_stays_while_the_stream_that_was_told_of_it_is_served():
         source.task = None
         await asyncio.sleep(0.05)
         assert source.part is None
+
+    asyncio.run(run())
+
+
+def test_another_process_goes_on_with_no_part_of_the_one_before():
+    with GrpcTransport("b", RUN, limits=QUICK) as b, grpc.insecure_channel(b.address) as channel:
+        b.connect({"a": "127.0.0.1:1"})
+        begun = chunk_message(1, 0, 4, False, [memoryview(b"ab")])
+        for session, partial_received, chunks in ((1, 0, [begun]), (1, 2, []), (2, 0, [])):
+            call = channel.stream_stream(METHOD)(iter([hello(session=session), *chunks]), timeout=PATIENCE_S)
+            [welcome] = [pb.ExchangeResponse.FromString(message).welcome for message in call]
+            assert welcome.partial_received == partial_received
+
+
+class Tried(Edge):
+    """An edge whose streams are scripted: each comes up, or does not, and ends after so long."""
+
+    def __init__(self, script: list[tuple[bool, float]]) -> None:
+        self.ceilings_s: list[float] = []
+        random = SimpleNamespace(uniform=lambda _least_s, most_s: self.ceilings_s.append(most_s) or 0.0)
+        super().__init__("b", None, b"", QUICK, None, lambda _event: None, random, None)
+        self.script, self.now_s = script, 0.0
+
+    async def _try_stream(self, _attempt: int) -> None:
+        up, lasts_s = self.script.pop(0)
+        if up:
+            self._came_up()
+        self.now_s += lasts_s
+        self._leaving = not self.script
+        raise PeerError("it ended")
+
+
+AWAY, COMES = (False, 0.0), (True, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("script", "ceilings_s", "waits_s"),
+    [
+        ([AWAY] * 3 + [(True, 99.0)] + [AWAY] * 3, [1, 2, 4, 0.5, 1, 2], 0.0),
+        ([COMES] + [AWAY] * 40, [1, 2, 4, *[4] * 37], 0.0),
+        ([COMES] * 34, [1, 2, 4, *[4] * 30], 4.0),  # the 33rd is taken back after a while
+        ([COMES] * 99, [1, 2, 4, *[4] * 30], 0.2),  # we leave meanwhile
+    ],
+)
+def test_a_peer_is_tried_less_often_until_a_stream_lives_and_taken_back_now_and_then(
+    monkeypatch, script, ceilings_s, waits_s
+):
+    edge, waited_s = Tried(script), []
+
+    async def sleep(seconds: float) -> None:
+        edge.now_s += seconds
+        waited_s.append(seconds)
+        edge._leaving |= seconds > 0.0 and len(edge.script) > 60
+
+    monkeypatch.setattr(outbound, "loop_s", lambda: edge.now_s)
+    monkeypatch.setattr(outbound.asyncio, "sleep", sleep)
+    asyncio.run(edge._run(None))
+    most_s, least_s = QUICK.backoff_max_s, QUICK.backoff_min_s
+    assert edge.ceilings_s == [min(most_s, least_s * times) for times in ceilings_s]
+    assert sum(waited_s) == pytest.approx(waits_s, abs=0.01)
+
+
+def test_why_we_ended_a_connection_is_said_of_that_one_alone():
+    async def run() -> None:
+        async def nothing(*_: object) -> None: ...
+
+        async def read() -> bytes:
+            if drops:
+                await edge.drop(drops.pop())
+            raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, None, None, "Connection refused")
+
+        @asynccontextmanager
+        async def open_channel(*_: object):
+            call = SimpleNamespace(write=nothing, read=read, cancel=lambda: None)
+            yield SimpleNamespace(stream_stream=lambda _method: lambda: call, close=nothing)
+
+        channels, drops = SimpleNamespace(check=nothing, open=open_channel), ["its certificate was revoked"]
+        edge = Edge("b", Address("127.0.0.1", 1), b"", QUICK, channels, lambda _event: None, None, None)
+        for why in ("its certificate was revoked", "connection refused"):
+            with pytest.raises(PeerError, match=why):
+                await edge._try_stream(0)
 
     asyncio.run(run())
 

@@ -139,7 +139,8 @@ def test_once_the_frames_of_the_run_are_known_only_a_few_of_a_peer_may_wait(monk
             a.send("b", [bytes([i]) * 1_000_000])
         assert len([wait_for(a, SendReceipt) for _ in range(2)]) == 2
         assert a.incoming(0.3) is None
-        b.connect({"c": "127.0.0.1:1"})  # another peer may send, too
+        b.connect({"c": "127.0.0.1:1"})  # another peer may send, too, and there is room for its frames
+        assert len([wait_for(a, SendReceipt) for _ in range(2)]) == 2
         assert [wait_for(b, Received).data[0] for _ in range(6)] == list(range(6))
 
 

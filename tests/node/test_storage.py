@@ -56,9 +56,9 @@ def checkpointer_at(folder: Path, round: int, rows: int) -> Checkpointer:
     return checkpointer
 
 
-def best(folder: Path, sink: ListSink | None = None, better: str = "auto") -> BestModels:
+def best(folder: Path, sink: ListSink | None = None, better: str = "auto", name: str = "a") -> BestModels:
     recipe = recipes.from_dict({"evaluation": {"better": better}})
-    return BestModels(folder, "a", recipe, sink or ListSink(), most=2)
+    return BestModels(folder, name, recipe, sink or ListSink(), most=2)
 
 
 def kept(folder: Path) -> dict[int, float]:
@@ -72,8 +72,9 @@ def test_the_best_models_stay_and_another_process_knows_them(tmp_path: Path) -> 
     assert kept(tmp_path) == {1: pytest.approx(0.4), 3: pytest.approx(0.45)}
     best(tmp_path).offer(Metrics(0.42, 10), 9, lambda: {"w": MODEL * 0 + 0.42}, 1)
     assert kept(tmp_path) == {1: pytest.approx(0.4), 9: pytest.approx(0.42)}
+    best(tmp_path, name="b").offer(Metrics(0.9, 10), 5, lambda: {"w": MODEL * 0 + 0.9}, 1)  # b has its own
     (tmp_path / "torn.npz").write_bytes(b"PK")
-    assert kept(tmp_path).keys() == {1, 9}
+    assert kept(tmp_path).keys() == {1, 5, 9}
 
 
 def test_an_evaluation_without_the_score_that_counts_is_none_of_the_best(tmp_path: Path) -> None:
