@@ -49,6 +49,7 @@ def exporter() -> Iterator[Exporter]:
         sink.metrics("pi-01", step, VALUES)
     sink.event("pi-01", "peer-down", "lost pi-02")
     sink.event("pi-02", "lost", "lost pi-02: killed by SIGKILL")
+    sink.event("pi-02", "notice", "what it had still to say")
     yield sink
     sink.close()
 

@@ -183,6 +183,10 @@ def test_energy_with_a_gap_is_not_known():
     assert energy.take() is None
     energy.add(4, 4.0)
     assert energy.take() == 4.0
+    energy.add(5, None)  # what is not known yet when it is taken is not in the next joules either
+    assert energy.take() is None
+    energy.add(6, 4.0)
+    assert energy.take() is None
 
 
 def test_power_is_sampled_while_nobody_asks():

@@ -17,6 +17,7 @@ from edgegossip.fleet.launch.supervisor import (
     BoardExited,
     BoardProcess,
     BoardRecord,
+    Heartbeat,
     Message,
     Supervisor,
     _read,
@@ -161,6 +162,23 @@ def test_boards_that_hang_with_the_average_of_all_models_are_ended_and_not_lost(
     assert made.lost == {} and made.board("hangs").code == -9 and made.board("ends").code == 0
     (said,) = [event for event in sink.events if event.name == "notice"]
     assert said.node == "hangs" and "did not come to its end with the average of all models in" in said.text
+
+
+def test_what_a_board_says_after_it_has_finished_gives_others_no_more_time(tmp_path: Path) -> None:
+    messages: queue.Queue[Message] = queue.Queue()
+    board = start("done", "", messages, tmp_path)
+    board.process.wait()
+    made, finished_s = Supervisor([board], messages, Kept()), []
+    for message in (
+        BoardRecord("done", EventRecord("done", 0.0, "trained", "its rounds are done")),
+        Heartbeat("done"),
+        BoardRecord("done", EventRecord("done", 0.0, "finished", "done")),
+    ):
+        messages.put(message)
+        while made.next(1.0) is not message:
+            pass
+        finished_s.append(made.finished_s)
+    assert finished_s[0] is not None and len(set(finished_s)) == 1
 
 
 def test_a_slow_board_that_does_rounds_is_waited_for(tmp_path: Path) -> None:
