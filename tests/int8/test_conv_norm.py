@@ -121,10 +121,6 @@ def test_a_gradient_that_does_not_come_by_is_refused_to_backward():
     z = model[1](y)
     with pytest.raises(UsageError, match="retain_grad"):
         z.backward(torch.ones(z.shape), inputs=[y])
-    y = model[0](torch.randn(2, 3, 6, 6))
-    y.retain_grad()
-    (model[1](y) * 1.0).sum().backward()
-    assert y.grad is not None and y.grad.any()
 
 
 @pytest.mark.parametrize("changed", ["weight", "gamma"])
