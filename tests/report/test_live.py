@@ -50,6 +50,12 @@ def test_plain_lines_come_at_most_every_two_seconds(plain):
     lines = stream.getvalue().splitlines()
     assert len(lines) == 2
     assert "round 4/10" in lines[0] and "loss 0.5000" in lines[0] and "sent 9.00 kB" in lines[0]
+    clock.s = 9.0
+    live.event(_event("b", "waiting", "for a"))
+    said = stream.getvalue()
+    clock.s = 20.0
+    live.event(_event("b", "waiting", "for a"))
+    assert stream.getvalue() == said  # nothing is new
     live.close()
     live.close()
     assert stream.getvalue().splitlines()[-1].split("  ")[1] == "round 10/10"
@@ -286,12 +292,13 @@ def test_a_run_that_goes_on_does_not_begin_at_round_0(tmp_path):
     folder.write(_event("a", "peer-down", "lost b", peer="b"))
     folder.write(_event("a", "doubt", "a has odd data"))
     folder.write(_event("b", "error", "b: out of memory"))
+    folder.write(_event("b", "waiting", "round 4: waiting for a"))
     folder.close()
     stream, clock = io.StringIO(), Clock()
     live = Live(["a", "b"], 10, stream=stream, environ={}, clock=clock, before=read_run(folder.path))
     live.event(EventRecord("a", 5.0, "peer-down", "lost b", {"peer": "b"}))
     live.event(EventRecord("a", 5.0, "doubt", "a has odd data"))
-    live.update(MetricsRecord("b", 2, 5.5, {}))
+    live.update(MetricsRecord("a", 2, 5.5, {}))
     clock.s = 3.0
     live.event(EventRecord("a", 6.0, "listening", "a listens"))
     lost, doubt, line = stream.getvalue().splitlines()

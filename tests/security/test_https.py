@@ -234,8 +234,9 @@ def test_a_request_has_one_deadline_whatever_trickles(
 def test_a_request_that_goes_on_keeps_its_connection(
     fleet: TestFleet, admission: Admission, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The deadline is of a request, not of a connection."""
-    monkeypatch.setattr(https, "REQUEST_S", 0.5, raising=False)
+    """The deadline is of a request, not of a connection, even if its bytes give no more time."""
+    monkeypatch.setattr(https, "REQUEST_S", 0.5)
+    monkeypatch.setattr(https, "SLOWEST_BYTES_PER_S", 1e9)
     with running(admission) as server, connected(fleet, server, "a") as s:
         for _ in range(8):
             time.sleep(0.1)

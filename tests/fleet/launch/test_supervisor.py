@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -218,9 +219,12 @@ def test_a_full_disk_holds_no_board_and_hides_no_end(tmp_path: Path) -> None:
     assert made.lost == {} and made.board("talks").code == 0
 
 
-def test_all_stopped_ends_the_run(tmp_path: Path) -> None:
-    made, _ = supervise(tmp_path, 1.0, a=STOPPED, b=STOPPED)
+def test_all_stopped_are_named_now_and_then_and_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgegossip.fleet.launch.supervisor.SILENT_S", 0.3)
+    made, sink = supervise(tmp_path, 1.0, a=STOPPED, b=STOPPED)
     assert sorted(made.lost) == ["a", "b"]
+    named = [e.t_s for e in sink.events if e.name == "silent" and e.node == "a"]
+    assert named and all(later - before >= 0.25 for before, later in pairwise(named))
 
 
 def test_a_crash_is_named_with_its_exit_code_and_log(tmp_path: Path) -> None:
