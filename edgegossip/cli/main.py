@@ -25,7 +25,7 @@ class _Entry(NamedTuple):
     """Where a command is, and its line in the list."""
 
     module: str  # of edgegossip.cli, which has a click command of the same name
-    help: str = ""  # empty: an old name, which is not listed
+    help: str
 
 
 COMMANDS = {
@@ -43,7 +43,7 @@ COMMANDS = {
         "runs": _Entry("report", "List the runs of this machine, the newest first"),
         "top": _Entry("report", "Watch a run while it goes on; --web in a browser"),
         "report": _Entry("report", "Print tables, draw plots, write the page of a run"),
-        "model": _Entry("model", "Write the model of a run to a file, or convert one"),
+        "model": _Entry("model", "Write the model of a run to a file"),
     },
     "Boards": {
         "fleet": _Entry("fleet", "Make identities for boards, and update them"),
@@ -61,7 +61,6 @@ COMMANDS = {
         "algorithm": _Entry("gossip", "List the gossip algorithms and their parameters"),
         "topology": _Entry("gossip", "Show how fast boards on a topology agree"),
     },
-    "": {"export": _Entry("model")},
 }
 _ENTRIES = {name: entry for section in COMMANDS.values() for name, entry in section.items()}
 _MOVED = ("bench", "sim")  # to the house that proves the package, which no wheel has
@@ -72,7 +71,7 @@ class _LazyGroup(click.Group):
     """A group that imports a command's module when the command is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name, entry in _ENTRIES.items() if entry.help]
+        return list(_ENTRIES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _ENTRIES:
@@ -92,9 +91,8 @@ class _LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for section, entries in COMMANDS.items():
-            if rows := [(f"{name:11}", entry.help) for name, entry in entries.items() if entry.help]:
-                with formatter.section(section):
-                    formatter.write_dl(rows, col_max=12)
+            with formatter.section(section):
+                formatter.write_dl([(f"{name:11}", entry.help) for name, entry in entries.items()], col_max=12)
 
 
 @click.group(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +15,6 @@ from edgegossip.telemetry.records import score_text
 
 if TYPE_CHECKING:
     from edgegossip.export import Exported
-
-_OUT = partial(OUTPUT, REQUIRED, old="--out", path="file", metavar="FILE")
 
 
 class _SaveByDefault(click.Group):
@@ -36,7 +33,7 @@ class _SaveByDefault(click.Group):
 
 @click.group(cls=_SaveByDefault)
 def model() -> None:
-    """List the models that recipes may name; write a run's model to a file, or convert one."""
+    """List the models that recipes may name; write a run's model to a file."""
 
 
 @command(Listing, model, name="list")
@@ -59,7 +56,13 @@ class Save:
     """Options of `edgegossip model save`."""
 
     runs: tuple[Path, ...] = option(REQUIRED, argument=True, exists=True, metavar="RUN...")
-    out: Path = _OUT(help="Its ending is the format: .safetensors, .npz, .onnx or .pt2.")
+    out: Path = OUTPUT(
+        REQUIRED,
+        "Its ending is the format: .safetensors, .npz, .onnx or .pt2.",
+        old="--out",
+        path="file",
+        metavar="FILE",
+    )
     board: str | None = option(
         None,
         "A board's name, averaged or coordinator. Default: averaged over the boards of a gossip run, the "
@@ -112,43 +115,6 @@ def save(options: Save) -> None:
     if options.adapter:
         found = found.adapter(options.out)
     _say(write(found, models.recipe, options.out, examples=options.examples), options.as_json)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Export:
-    """Options of `edgegossip model convert`."""
-
-    model: Path = option(REQUIRED, argument=True, exists=True)
-    out: Path = _OUT(help="The file: .onnx, or what else `edgegossip model save` writes.")
-    board: str | None = option(None, "Whose model of a run folder. Default: the first board's.", metavar="NAME")
-    examples: int = option(256, "Of the training set, to set the scales of an int8 model.", low=1, high=1_000_000)
-    as_json: bool = JSON()
-
-
-@command(Export, model, name="convert")
-def export(options: Export) -> None:
-    """Write the model of one board as an ONNX file, and compare the two on the run's test set.
-
-    MODEL is a run folder, or a model's file in its checkpoint/. A model that was trained in int8
-    becomes a QDQ model: int8 weights, and fixed scales where int8 values flow. `edgegossip model
-    save` also averages over boards, and writes other formats.
-
-    \b
-    Examples:
-      edgegossip model convert runs/20260102-030405-quickstart-gossip -o model.onnx
-      edgegossip model convert runs/*-fashion/checkpoint/board-2.npz -o model.onnx --examples 1000
-    """
-    from edgegossip.export import write
-    from edgegossip.report.models import RunModels
-
-    folder, board = options.model, options.board
-    if not folder.is_dir():
-        folder = folder.parent.parent
-    models = RunModels([folder])
-    if folder != options.model:
-        board = models.board_of(options.model)
-    done = write(models.model(board or models.first), models.recipe, options.out, examples=options.examples)
-    _say(done, options.as_json)
 
 
 def _say(done: Exported, as_json: bool) -> None:

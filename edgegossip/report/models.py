@@ -112,20 +112,6 @@ class RunModels:
             return (COORDINATOR, *self.boards)
         return (AVERAGED, *self.boards)
 
-    @property
-    def first(self) -> str:
-        """The board whose name comes first; of a server run the coordinator."""
-        return self.choices[0] if self._server or not self.boards else self.boards[0]
-
-    def board_of(self, file: Path) -> str:
-        """Return whose model is in this file of the run folder's checkpoint/. Raises ConfigError
-        when it is none."""
-        if file.resolve() not in [path.resolve() for path in self._files()]:
-            raise ConfigError(f"{file} is no model in the checkpoint/ of {self._folders[0].path}")
-        if self._server and file.stem == _COORDINATORS_FILE:
-            return COORDINATOR
-        return self._name(file)
-
     @cached_property
     def best_round(self) -> Round:
         """How many rounds the best model has had: of those that every board of an average has

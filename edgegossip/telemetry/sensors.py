@@ -368,7 +368,7 @@ def _once(chips: Iterable[Path]) -> list[Path]:
     return list({chip.resolve(): chip for chip in chips}.values())
 
 
-_RAIL = re.compile(r"\b([A-Z][A-Z0-9_]+) (\d+)(?:mW)?/\d+(?:mW)?(?=\s|$)")
+_RAIL = re.compile(r"\b([A-Z][A-Z0-9_]+) (\d+)(?:mW)?/\d+(?:mW)?(?=\s|$)")  # memory says MB or kB
 _HEAT = re.compile(r"\b([A-Za-z][\w-]*)@(-?\d+(?:\.\d+)?)C\b")
 _CORES = re.compile(r"CPU \[([^\]]*)\]")
 _CLOCK = re.compile(r"%@(\d+)")
@@ -380,7 +380,7 @@ def parse_line(line: str) -> dict[str, float]:
     """Return the metrics of one line: sys/power_w, sys/temperature_c (the hottest),
     sys/frequency_hz (the mean of the cores that are on). What it does not say is left out."""
     values: dict[str, float] = {}
-    rails = {name: int(now) for name, now in _RAIL.findall(line) if name not in ("RAM", "SWAP", "IRAM")}
+    rails = {name: int(now) for name, now in _RAIL.findall(line)}
     if rails:
         inputs = {name: mw for name, mw in rails.items() if name in INPUT_RAILS}
         values[POWER] = sum((inputs or rails).values()) / 1000

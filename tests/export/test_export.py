@@ -18,7 +18,7 @@ from edgegossip.node.storage import about_model, save_model
 from edgegossip.recipe import ModelSection
 from edgegossip.training import models
 from edgegossip.training.data import Board
-from edgegossip.types import DataError, UsageError
+from edgegossip.types import UsageError
 from tests.training.fakes import recipe
 
 CNN = {"name": "cnn", "params": {"channels": [8, 16], "hidden": 32}}
@@ -98,7 +98,7 @@ def run_folder(folder: Path, precision: str, rounds: int, model: dict[str, objec
 def export(*arguments: object) -> dict:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        done = CliRunner().invoke(cli, ["export", *map(str, arguments), "--json"], catch_exceptions=False)
+        done = CliRunner().invoke(cli, ["model", "save", *map(str, arguments), "--json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
@@ -106,7 +106,7 @@ def export(*arguments: object) -> dict:
 @pytest.mark.parametrize("precision", ["int8", pytest.param("fp32", marks=pytest.mark.slow)])
 def test_the_model_of_a_run_is_as_accurate_in_onnxruntime(precision: str, tmp_path: Path):
     run = run_folder(tmp_path / "run", precision, 12)
-    said = export(run, "-o", tmp_path / "m.onnx")
+    said = export(run, "--board", "board-0", "-o", tmp_path / "m.onnx")
     assert said["model"].endswith("board-0.npz") and said["precision"] == precision and said["tested"] == 355
     assert said["accuracy"] > 0.9
     assert abs(said["onnx_accuracy"] - said["accuracy"]) <= (0.01 if precision == "int8" else 0.0)
@@ -131,21 +131,6 @@ def test_a_model_of_ones_own_with_a_layer_under_two_names(tmp_path: Path, monkey
     run = run_folder(tmp_path / "run", "int8", 12, {"name": "own_with_shared_layers:build"})
     said = export(run, "-o", tmp_path / "m.onnx")
     assert said["accuracy"] > 0.8 and abs(said["onnx_accuracy"] - said["accuracy"]) <= 0.02
-
-
-def test_which_model_is_meant(tmp_path: Path):
-    run = run_folder(tmp_path / "run", "fp32", 1, {"name": "mlp"})
-    assert export(run, "--board", "board-1", "-o", tmp_path / "m.pt2")["model"].endswith("board-1.npz")
-    file = run / "checkpoint" / "board-1.npz"
-    assert export(file, "-o", tmp_path / "m.pt2")["model"] == str(file)
-    with pytest.raises(UsageError, match="board-7.*board-0, board-1"):
-        export(run, "--board", "board-7", "-o", tmp_path / "m.pt2")
-    with pytest.raises(DataError, match="not a run folder"):
-        export(tmp_path, "-o", tmp_path / "m.pt2")
-    for model in (run / "checkpoint").iterdir():
-        model.unlink()
-    with pytest.raises(DataError, match="no model yet"):
-        export(run, "-o", tmp_path / "m.pt2")
 
 
 @pytest.mark.parametrize(("board", "tested"), [("averaged", 10), ("board-07", 17)])

@@ -347,13 +347,12 @@ def test_an_adapter_is_what_travelled_alone(board: str | None, run: Path, tmp_pa
         )
 
 
-@pytest.mark.parametrize("command", ["save", "convert"])
-def test_as_many_examples_set_the_scales_as_are_asked_for(command: str, tmp_path: Path) -> None:
+def test_as_many_examples_set_the_scales_as_are_asked_for(tmp_path: Path) -> None:
     run = folder(tmp_path / "run", training={"precision": "int8"})
     board = TorchWorkload.build(recipes.load(str(run / "recipe.toml")), 0)
     for name in BOARDS:
         put(run, f"{name}.npz", len(board.layout.tensors), board.state(board.initial(1)))
-    assert model(command, run, "--examples", 8, "-o", tmp_path / "m.onnx")["calibrated"] == 8
+    assert model(run, "--examples", 8, "-o", tmp_path / "m.onnx")["calibrated"] == 8
 
 
 def autoencoder(input_shape: tuple[int, ...], outputs: int, norm: str) -> torch.nn.Module:

@@ -87,14 +87,14 @@ def test_the_loss_is_that_of_the_batches(start: Start, tmp_path) -> None:
     frozen = SCRIPT.replace("lr=0.1", "lr=0.0")
     workload = start(frozen, str(tmp_path))
     x0 = workload.initial(1)
-    update = workload.local_update(x0, 0)  # three steps of two batches: each example once
+    _, updates = play(workload, x0, 0, 2)  # three steps of two batches: each example once
     import torch
 
     torch.manual_seed(1)
     x = torch.randn(48, 3).numpy()
     y = x @ np.array([[1.0], [-2.0], [3.0]])
     weight, bias = x0[:3], x0[3]
-    assert update.loss == pytest.approx(np.mean((x @ weight[:, None] + bias - y) ** 2), rel=1e-4)
+    assert [u.loss for u in updates] == pytest.approx([np.mean((x @ weight[:, None] + bias - y) ** 2)] * 2, rel=1e-4)
 
 
 def test_a_board_that_is_started_again_has_its_optimiser_and_schedule(start: Start, tmp_path) -> None:

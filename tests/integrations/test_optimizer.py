@@ -149,8 +149,12 @@ SCALED = """
 
 @pytest.mark.parametrize("clip", [False, True])
 @pytest.mark.parametrize("kind", ["SGD", "Adam"])
-def test_a_scaler_around_it_does_what_it_does_around_a_plain_optimiser(kind: str, clip: bool, start: Start) -> None:
-    """Where the one inside is fused, too, which unscales and leaves steps out by itself."""
+def test_a_scaler_around_it_does_what_it_does_around_a_plain_optimiser(
+    kind: str, clip: bool, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the one inside is fused, too, which unscales and leaves steps out by itself. One that
+    is left out here and there is none of many in a row."""
+    monkeypatch.setattr("edgegossip.integrations.optimizer._MOST_LEFT_OUT", 4)
     text = SCRIPT.replace("torch.randint(64, (16,))", "slice(None)").replace("optim.Adam", f"optim.{kind}")
     text = text.replace("lr=0.1)", "lr=0.1, fused=True)").replace("scheduler.step()", "pass")
     lines = textwrap.indent(textwrap.dedent(SCALED).strip(), " " * 12).lstrip()

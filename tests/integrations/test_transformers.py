@@ -58,11 +58,16 @@ def test_a_round_is_every_so_many_steps(start: Start, tmp_path, capfd: pytest.Ca
     assert "steps 12" in capfd.readouterr().out
 
 
-def test_scores_are_named_in_small_letters(start: Start, tmp_path) -> None:
+def test_the_loss_is_that_of_all_steps_and_scores_are_named_in_small_letters(start: Start, tmp_path) -> None:
+    """The Trainer logs within a round, too. Two rounds here see each example once."""
     rouge = "arguments, compute_metrics=lambda _: {'rougeL': 0.5}, train_dataset"
-    workload = start(SCRIPT.replace("arguments, train_dataset", rouge), str(tmp_path))
-    found = workload.evaluate(workload.initial(1))
+    still = "num_labels=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0"
+    text = SCRIPT.replace("arguments, train_dataset", rouge).replace("num_labels=2", still)
+    workload = start(text.replace("learning_rate=1e-3", "learning_rate=0.0"), str(tmp_path))
+    x, updates = play(workload, workload.initial(1), 0, 2)
+    found = workload.evaluate(x)
     assert found is not None and found.scores == {"rougel": 0.5}
+    assert np.mean([u.loss for u in updates]) == pytest.approx(found.loss, rel=1e-3)
 
 
 def test_an_evaluation_in_between_changes_nothing(start: Start, tmp_path) -> None:

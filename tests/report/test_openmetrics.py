@@ -45,10 +45,11 @@ VALUES = {
 def exporter() -> Iterator[Exporter]:
     """An exporter that has taken two rounds of one board and the loss of another."""
     sink = Exporter(RUN, 250, "127.0.0.1", 0)
-    for step in range(2):
+    for step in (1, 0):  # which it does again, as it goes on from a checkpoint
         sink.metrics("pi-01", step, VALUES)
     sink.event("pi-01", "peer-down", "lost pi-02")
     sink.event("pi-02", "lost", "lost pi-02: killed by SIGKILL")
+    sink.event("pi-02", "notice", "what it had still to say")
     yield sink
     sink.close()
 
@@ -103,6 +104,17 @@ def test_rounds_add_up_and_the_rest_is_the_last_value(exporter: Exporter, accept
 def test_it_serves_nothing_else_and_on_loopback_no_other_name(exporter: Exporter) -> None:
     assert ask(exporter, "/")[0] == ask(exporter, "/data/0")[0] == 404
     assert ask(exporter, Host="evil.example")[0] == 403 and ask(exporter, Host="localhost")[0] == 200
+
+
+def test_an_answer_is_given_again_for_a_second_and_no_longer(
+    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openmetrics, "FRESH_S", 3600.0)
+    first = ask(exporter)
+    exporter.metrics("pi-01", 2, VALUES)
+    assert ask(exporter) == first
+    monkeypatch.setattr(openmetrics, "FRESH_S", 0.0)
+    assert ask(exporter) != first
 
 
 def test_on_a_network_it_answers_by_whatever_name() -> None:

@@ -234,8 +234,9 @@ def test_a_request_has_one_deadline_whatever_trickles(
 def test_a_request_that_goes_on_keeps_its_connection(
     fleet: TestFleet, admission: Admission, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The deadline is of a request, not of a connection."""
-    monkeypatch.setattr(https, "REQUEST_S", 0.5, raising=False)
+    """The deadline is of a request, not of a connection, even if its bytes give no more time."""
+    monkeypatch.setattr(https, "REQUEST_S", 0.5)
+    monkeypatch.setattr(https, "SLOWEST_BYTES_PER_S", 1e9)
     with running(admission) as server, connected(fleet, server, "a") as s:
         for _ in range(8):
             time.sleep(0.1)
@@ -279,10 +280,17 @@ def test_what_a_network_of_many_addresses_is_refused_is_one_line(admission: Admi
     assert [line.address for line in lines] == ["fd00:bad::1", "fd00:bad:0:1::1"]
 
 
-def test_connections_that_are_silent_end_when_their_certificate_is_revoked(tmp_path: Path) -> None:
+def test_connections_that_are_silent_end_when_their_certificate_is_revoked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while one list comes after the other: the first that names it counts."""
+    monkeypatch.setattr(https, "LINGER_S", 0.2)
     fleet = TestFleet.make(tmp_path)
     serves = Identity.load(coordinator_of(fleet.fleet.folder))
-    with running(Admission(serves)) as server, ExitStack() as stack:
+    admission = Admission(serves)
+    look = admission.look
+    monkeypatch.setattr(admission, "look", lambda: look() or True)
+    with running(admission) as server, ExitStack() as stack:
         idle, trickles = (stack.enter_context(connected(fleet, server, "c")) for _ in range(2))
         other = stack.enter_context(connected(fleet, server, "a"))
         trickles.sendall(b"GET / HTTP/1.1\r\nx: ")

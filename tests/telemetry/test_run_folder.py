@@ -219,11 +219,12 @@ def test_a_full_disk_costs_records_and_is_said_seldom(tmp_path):
     assert len(said) == 2 and "No space left on device; the run goes on" in said[0]
     os.dup2(os.open(made.path / "again.jsonl", os.O_WRONLY | os.O_CREAT), folder._metrics_fd)  # there is room again
     folder.write(MetricsRecord("a", 1000, 990.0, {}))  # it waited, in a queue
+    folder.metrics("a", 1001, {})
     folder.close()
     metrics.unlink()
     (made.path / "again.jsonl").rename(metrics)
     data = read_run(made.path)
-    assert [r.step for r in data.metrics()] == [1000] and data.unreadable_lines() == 0
+    assert [r.step for r in data.metrics()] == [1000, 1001] and data.unreadable_lines() == 0
     (event,) = data.events()
     assert event.name == "records-lost" and event.fields["records"] == 1000 and event.t_s <= 990.0
 

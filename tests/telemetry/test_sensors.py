@@ -119,7 +119,8 @@ JETPACK_5 = (
 def test_tegrastats_lines_of_two_generations():
     assert parse_line(JETPACK_4) == {"sys/power_w": 2.546, "sys/temperature_c": 46.0, "sys/frequency_hz": 1.428e9}
     assert parse_line(JETPACK_5) == {"sys/power_w": 4.88, "sys/temperature_c": 49.5, "sys/frequency_hz": 1.1195e9}
-    assert parse_line("RAM 1/2MB") == parse_line("") == {}
+    memory = "RAM 1/2MB (lfb 4x4MB) SWAP 0/1982MB (cached 0MB) IRAM 0/252kB(lfb 252kB)"
+    assert parse_line(memory) == parse_line("") == {}
 
 
 def test_tegrastats_is_read_where_nothing_else_says_what_a_board_takes(tmp_path):
@@ -183,6 +184,10 @@ def test_energy_with_a_gap_is_not_known():
     assert energy.take() is None
     energy.add(4, 4.0)
     assert energy.take() == 4.0
+    energy.add(5, None)  # what is not known yet when it is taken is not in the next joules either
+    assert energy.take() is None
+    energy.add(6, 4.0)
+    assert energy.take() is None
 
 
 def test_power_is_sampled_while_nobody_asks():

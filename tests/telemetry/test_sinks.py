@@ -105,6 +105,31 @@ def test_a_sink_that_hangs_holds_nobody_and_gets_what_waited_when_it_is_back(mon
     assert (lost.name, lost.fields) == ("records-lost", {"records": 30})
 
 
+def test_each_time_that_a_sink_hangs_it_has_some_patience_and_is_told(monkeypatch):
+    monkeypatch.setattr(tees, "HANGS_S", 0.0)
+    monkeypatch.setattr(tees, "PATIENCE_S", 0.05)
+    disk, other, until = Hanging(), Kept(), time.monotonic() + 30
+    tee = Tee(disk, other)
+
+    def told():
+        return [r.text for r in other.records if isinstance(r, EventRecord)]
+
+    patient = 0
+    while (len(told()) < 2 or patient < 2) and time.monotonic() < until:
+        disk.answers.clear()
+        disk.held.clear()
+        tee.metrics("a", 0, {})
+        assert disk.held.wait(30)
+        began_s = time.monotonic()
+        tee.metrics("a", 1, {})
+        patient += time.monotonic() - began_s >= 0.05
+        disk.answers.set()
+        while len(disk.records) + len(told()) < len(other.records) and time.monotonic() < until:
+            time.sleep(0.02)  # then the sink has also looked whether there is more
+    tee.close()
+    assert patient >= 2 and len(told()) >= 2 and len(set(told())) == 1
+
+
 def test_a_sink_that_hangs_for_good_does_not_hold_the_end(monkeypatch, capsys):
     monkeypatch.setattr(tees, "CLOSE_S", 0.1)
     disk, other = Hanging(), Kept()

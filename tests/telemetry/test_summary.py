@@ -234,11 +234,12 @@ def test_from_a_run_folder_and_back_as_strict_json(tmp_path):
 
 def test_energy_cpu_parts_and_the_peak_are_each_boards_own():
     watched = {"sys/rss_bytes": 100, "sys/peak_rss_bytes": 300, "sys/energy_j": 2.5, "cpu/compute_s": 0.5}
-    metrics = [_round("a", 0, 1.0, **watched), _round("a", 1, 2.0, **watched), _round("b", 0, 1.0)]
+    again = {**watched, "sys/peak_rss_bytes": 200}  # of the process that went on
+    metrics = [_round("a", 1, 1.0, **watched), _round("a", 0, 2.0, **again), _round("b", 0, 1.0)]
     a, b = summarise_records({}, ("a", "b"), metrics, ())["boards"]
     assert (a["energy_j"], a["cpu_time_s"]["compute"], a["peak_rss_bytes"]) == (5.0, 1.0, 300)
     assert b["energy_j"] is None
-    assert (a["energy_rounds"], b["energy_rounds"]) == (2, 0)
+    assert (a["energy_rounds"], b["energy_rounds"]) == (2, 0) and a["rounds"] == 2
 
 
 def _started(node, t_s, unix_s):

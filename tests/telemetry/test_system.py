@@ -22,12 +22,15 @@ def test_samples_memory_at_once_and_load_after_an_interval():
     more, end = [socket.socket() for _ in range(5)], threading.Event()
     thread = threading.Thread(target=end.wait)
     thread.start()
+    now[0] = 1.0
+    soon = sampler.sample()
     now[0] = 1.2
     after = sampler.sample()
     end.set()
     thread.join()
     for s in more:
         s.close()
+    assert soon == before  # the interval is from sample to sample
     assert after["sys/descriptors"] - before["sys/descriptors"] == 5
     assert after["sys/threads"] - before["sys/threads"] == 1
 

@@ -287,6 +287,7 @@ REMADE = "; optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
         f"{ASSIGNS}{REMADE}",
         "model[2] = nn.Linear(4, 1); optimizer.add_param_group({'params': list(model[2].parameters())})",
         "model[2] = nn.Linear(4, 1); head = torch.optim.SGD(model[2].parameters(), 0.1); head.step()",
+        "if round == 0: model[2] = nn.Linear(4, 1); torch.optim.SGD(model[2].parameters(), 0.1).step()",
         "optimizer = torch.optim.SGD(model[2 * (round % 2)].parameters(), lr=0.1)",  # in turns
         "model[0].requires_grad_(round > 1)",  # unfrozen in stages, and free at the join
         "model.double(); model.float()",
@@ -488,6 +489,24 @@ def test_an_evaluation_may_adapt_a_copy(start: Start) -> None:
     workload.evaluate(x)
     workload.local_update(x, 0)
     assert "no optimiser of torch took a step" in said[0]
+
+
+def test_the_steps_of_an_evaluation_are_none_of_the_next_rounds(start: Start) -> None:
+    adapts = """@run.evaluate
+    def test():
+        with torch.enable_grad():
+            model(x).sum().backward()
+        optimizer.param_groups[0]["lr"] = 9.0
+        optimizer.step()
+        optimizer.param_groups[0]["lr"] = 0.1
+        return 1.0
+    """
+    workload = start(joined().replace("for round in", f"run.add_state(optimizer)\n    {adapts}for round in"))
+    x, rates = workload.initial(1), []
+    for round in range(2):
+        rates.append(workload.local_update(x, round).lr)
+        workload.evaluate(x)
+    assert rates == [0.1, 0.1]
 
 
 def test_rounds_that_train_nothing_are_counted(start: Start) -> None:

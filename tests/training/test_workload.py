@@ -1,6 +1,7 @@
 """TorchWorkload: the local update, its determinism, resuming, evaluation and errors; the package's
 recipes train."""
 
+import math
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from edgegossip import training
 from edgegossip.training import models
 from edgegossip.training.base import stage_metrics
 from edgegossip.training.data import open_data
+from edgegossip.training.device import Precision
 from edgegossip.training.loader import Normalize, Sampler
 from edgegossip.training.partition import partition
 from edgegossip.training.workload import channels_last
@@ -69,8 +71,23 @@ def test_the_stages_of_an_update_are_told_and_take_no_longer_than_it(memory):
     told = stage_metrics(update.stages_s)
     assert set(told) == {"time/forward_s", "time/backward_s", "time/optimiser_s"}
     assert all(seconds > 0 for seconds in told.values()) and sum(told.values()) <= whole_s
-    other = workload.local_update(workload.initial(5), 1)
+    x, began_s = workload.initial(5), time.perf_counter()
+    other = workload.local_update(x, 1)
+    assert sum(other.stages_s.values()) <= time.perf_counter() - began_s
     assert stage_metrics(update.stages_s) == told != stage_metrics(other.stages_s)  # an update keeps its own
+
+
+def test_a_step_that_overflowed_is_missing_in_its_own_round_alone():
+    workload = training.build_workload(recipe(model=SMALL, training={"local_steps": 3}), 0)
+    factors = iter([1.0, math.inf])
+
+    class Overflows(Precision):
+        def backward(self, loss):
+            super().backward(loss * next(factors, 1.0))
+
+    workload._precision = Overflows(torch.device("cpu"), None, torch.amp.GradScaler("cpu"))
+    x = workload.initial(5)
+    assert [workload.local_update(x, round, 0 * x).steps for round in range(2)] == [2, 3]
 
 
 def test_same_seed_same_bits_and_another_seed_others():

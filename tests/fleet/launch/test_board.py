@@ -97,8 +97,10 @@ def test_a_checkpoint_that_is_removed_as_it_is_looked_at_counts_no_more(tmp_path
     kept.mkdir(parents=True)
     (kept / "0000000001.ckpt").symlink_to(kept / "gone")
     assert kept_unix_s(tmp_path, "pi-01") is None
-    (kept / "0000000002.ckpt").touch()
-    assert kept_unix_s(tmp_path, "pi-01") is not None
+    for file, written_s in (("0000000002.ckpt", 100), ("0000000003.ckpt", 300), ("0000000004.ckpt", 200)):
+        (kept / file).touch()
+        os.utime(kept / file, (written_s, written_s))
+    assert kept_unix_s(tmp_path, "pi-01") == 300
 
 
 def test_a_run_that_is_over_or_another_is_not_taken(found: Found, tmp_path: Path) -> None:

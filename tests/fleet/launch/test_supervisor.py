@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from edgegossip.fleet.launch.supervisor import (
     BoardExited,
     BoardProcess,
     BoardRecord,
+    Heartbeat,
     Message,
     Supervisor,
     _read,
@@ -163,6 +165,23 @@ def test_boards_that_hang_with_the_average_of_all_models_are_ended_and_not_lost(
     assert said.node == "hangs" and "did not come to its end with the average of all models in" in said.text
 
 
+def test_what_a_board_says_after_it_has_finished_gives_others_no_more_time(tmp_path: Path) -> None:
+    messages: queue.Queue[Message] = queue.Queue()
+    board = start("done", "", messages, tmp_path)
+    board.process.wait()
+    made, finished_s = Supervisor([board], messages, Kept()), []
+    for message in (
+        BoardRecord("done", EventRecord("done", 0.0, "trained", "its rounds are done")),
+        Heartbeat("done"),
+        BoardRecord("done", EventRecord("done", 0.0, "finished", "done")),
+    ):
+        messages.put(message)
+        while made.next(1.0) is not message:
+            pass
+        finished_s.append(made.finished_s)
+    assert finished_s[0] is not None and len(set(finished_s)) == 1
+
+
 def test_a_slow_board_that_does_rounds_is_waited_for(tmp_path: Path) -> None:
     slow = BUSY.replace("pipe.beat()", "pipe.round('busy')")
     made, _ = supervise(tmp_path, 60.0, hanging_s=0.5, busy=slow, done=BUSY.replace("90", "1").replace("busy", "done"))
@@ -200,9 +219,12 @@ def test_a_full_disk_holds_no_board_and_hides_no_end(tmp_path: Path) -> None:
     assert made.lost == {} and made.board("talks").code == 0
 
 
-def test_all_stopped_ends_the_run(tmp_path: Path) -> None:
-    made, _ = supervise(tmp_path, 1.0, a=STOPPED, b=STOPPED)
+def test_all_stopped_are_named_now_and_then_and_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgegossip.fleet.launch.supervisor.SILENT_S", 0.3)
+    made, sink = supervise(tmp_path, 1.0, a=STOPPED, b=STOPPED)
     assert sorted(made.lost) == ["a", "b"]
+    named = [e.t_s for e in sink.events if e.name == "silent" and e.node == "a"]
+    assert named and all(later - before >= 0.25 for before, later in pairwise(named))
 
 
 def test_a_crash_is_named_with_its_exit_code_and_log(tmp_path: Path) -> None:
