@@ -63,7 +63,10 @@ COMMANDS = {
     },
 }
 _ENTRIES = {name: entry for section in COMMANDS.values() for name, entry in section.items()}
-_MOVED = ("bench", "sim")  # to the house that proves the package, which no wheel has
+_MOVED = {  # said for one version
+    **{word: f"in a clone's folder it is `.venv/bin/python -m lab.{word}`" for word in ("bench", "sim")},
+    "export": "it is `edgegossip model save RUN --output FILE.onnx`",
+}
 _AGAIN_S = 0.5
 
 
@@ -84,7 +87,7 @@ class _LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
         if word in _MOVED and not ctx.resilient_parsing:
-            ctx.fail(f"{word} has moved: in a clone's folder it is `.venv/bin/python -m lab.{word}`")
+            ctx.fail(f"{word} has moved: {_MOVED[word]}")
         if self.get_command(ctx, word) is None and not word.startswith("-") and not ctx.resilient_parsing:
             ctx.fail(f"There is no command {word!r}{did_you_mean(word, self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)

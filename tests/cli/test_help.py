@@ -71,6 +71,14 @@ def test_a_mistyped_command_or_option_gets_the_nearest_one(
     assert code == 2 and re.search(rf"(?i)did you mean .*{nearest}", err), err
 
 
+@pytest.mark.parametrize(
+    ("word", "where"), [("sim", "-m lab.sim"), ("bench", "-m lab.bench"), ("export", "model save RUN")]
+)
+def test_a_command_that_moved_says_where_it_went(word: str, where: str, command: Command) -> None:
+    code, _, err = command(word, "anything")
+    assert code == 2 and f"{word} has moved: " in err and where in err
+
+
 def test_usage_errors_exit_with_2_and_no_traceback(command: Command) -> None:
     for arguments in (["run"], ["nonsense"], ["run", "x", "--nonsense"], ["report", "/nonexistent"]):
         code, _, err = command(*arguments)
