@@ -204,7 +204,10 @@ def _smallest(schedule: Schedule | ServerSchedule, rule: str) -> tuple[Schedule 
     one is not the same again."""
 
     def fails(candidate: Schedule | ServerSchedule) -> str | None:
-        outcome = run(candidate)
+        try:
+            outcome = run(candidate)
+        except ConfigError:  # what is left of it does not go together
+            return None
         if outcome.violations:
             return outcome.violations[0].rule
         other = replayed(outcome) if rule == REPLAY else None
