@@ -25,7 +25,7 @@ MODULES := $(VENV)/.modules-$(shell find edgegossip -name '*.py' | sort | cksum 
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # pip would compile what it unpacks on one core; all of them do that after it. Files that are no Python of this version stay as they are.
 LOCKED := $(PIP) install --require-hashes --no-deps --no-compile
-BYTECODE = $(call step,bytecode,bytecode) $(SHELL) -c '$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || :'
+BYTECODE = $(call step,bytecode,bytecode) $(SHELL) -c '$(BIN)/python -m compileall -qq -j 0 -x "/tests?/" $(VENV)/lib || :'
 # $(call step,WHAT,LOG) COMMAND: one line that says how far it is.
 step = $(BIN)/python scripts/progress.py "$(1)" build/log/$(2).txt
 # Workers of the test suite: one more than the cores of a small machine, as tests of processes and networks wait half of their time.

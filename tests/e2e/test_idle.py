@@ -1,5 +1,5 @@
-"""A board that waits for its peers is small: no torch yet, under 60 MiB resident; and it says for
-whom it waits."""
+"""A board that waits for its peers is small: no torch yet, under 60 MiB resident, of which 28 are
+pages of libraries' files; and it says for whom it waits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def test_idle_gossip_node(tmp_path: Path) -> None:
         process = psutil.Process(running.process.pid)
         libraries = {Path(m.path).name for m in process.memory_maps()}
         assert not {name for name in libraries if "torch" in name}
-        assert process.memory_info().rss < 60 * 2**20
+        found = process.memory_info()  # how much of its files the kernel maps goes by what else it has read
+        assert found.rss - found.shared < (60 - 28) * 2**20
         running.process.send_signal(signal.SIGTERM)
         code, out, err = running.finish(20)
     assert code == 130 and "Traceback" not in out + err

@@ -16,7 +16,7 @@ import numpy as np
 
 from edgegossip import codecs, gossip, training
 from edgegossip.codecs.base import Codec, inside, remembers
-from edgegossip.gossip import outer, topologies
+from edgegossip.gossip import topologies
 from edgegossip.gossip.averaging import COARSE, follows, lost_of_normal, on_probe
 from edgegossip.gossip.base import GossipAlgorithm, Says
 from edgegossip.gossip.fragments import cut
@@ -349,6 +349,7 @@ def _check_server(recipe: Recipe) -> None:
     made."""
     from edgegossip.engine.combine import check_outer
     from edgegossip.engine.server_frames import check_downlink
+    from edgegossip.gossip import outer  # here: a board that waits has in memory what its run needs
 
     optimizer = outer.make(**asdict(recipe.outer))
     check_outer(optimizer)
