@@ -7,7 +7,6 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
-import grpc
 import pytest
 
 from edgegossip.mesh import GrpcTransport
@@ -99,8 +98,7 @@ def test_a_board_in_quarantine_is_down_both_ways_and_back_afterwards(fleet, pair
         c.connect({"b": b.address})
         b.connect({"c": c.address})
         wait_for(b, PeerUp, lambda e: e.peer == "c")
-        with channel_to_b(fleet, fleet.of("c"), b.address) as channel, suppress(grpc.RpcError):
-            next(channel.stream_stream(METHOD)(iter([b"\xff\xff"]), timeout=PATIENCE_S))
+        converse(fleet, "c", b.address, b"\xff\xff")
         down = wait_for(b, PeerDown, lambda e: e.peer == "c")
         assert down.reason == "c is in quarantine" and not (down.disagrees or down.closed or down.left)
         if length_s > 1:
