@@ -4,7 +4,7 @@ nearest valid choice. Pure."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
@@ -37,8 +37,13 @@ def did_you_mean(word: object, choices: Iterable[str], prefix: str = "") -> str:
     nearest = [prefix + choice for choice in known if near and choice in near and nearness(choice) == nearness(near[0])]
     if not 0 < len(nearest) <= _MOST:
         return ""
-    *first, last = nearest
-    return f"; did you mean {', '.join(first)}{' or ' if first else ''}{last}?"
+    return f"; did you mean {either(nearest)}?"
+
+
+def either(names: Sequence[str]) -> str:
+    """Return the names as a sentence lists them: "a, b or c"."""
+    *first, last = names
+    return f"{', '.join(first)}{' or ' if first else ''}{last}"
 
 
 def unknown(what: str, word: str, choices: Iterable[str]) -> ConfigError:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from edgegossip import codecs, gossip
+
 ROOT = Path(__file__).parents[1]
 HOUSES = ("edgegossip", "lab")  # what ships, and what proves it
 STDLIB = set(sys.stdlib_module_names) | {"__future__"}
@@ -310,6 +312,27 @@ def test_nobody_but_the_engine_carries_an_algorithms_actions_out():
         yield from (f"imports {name}" for name in imports(path) if name in actions)
 
     assert not faults(check, lambda part: part not in ("gossip", "engine"))
+
+
+def test_nobody_decides_by_the_name_of_an_algorithm_or_a_codec():
+    """What one can do is its trait. Names stand where it is made, in the registry, and as values
+    that a recipe begins with; those of codecs in lists of what is tried, too. `fp32` is no codec's
+    name alone, and neither is `auto`."""
+    algorithms, coders = set(gossip.names()), set(codecs.names()) - {"fp32", "fp16", "bf16", "auto"}
+
+    def check(path):
+        within = part_of(path)
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Compare | ast.Dict):
+                said = {
+                    one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)
+                }
+                if within != "codecs" and said & coders:
+                    yield f"line {node.lineno}: {said & coders}"
+            elif isinstance(node, ast.Constant) and node.value in algorithms and within not in ("gossip", "recipe"):
+                yield f"line {node.lineno}: {node.value}"
+
+    assert not faults(check, lambda part: not part.startswith("lab"))
 
 
 def test_only_a_campaign_of_the_simulator_looks_at_the_time_and_starts_processes():

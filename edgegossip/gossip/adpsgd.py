@@ -75,6 +75,7 @@ from edgegossip.gossip.base import (
 )
 from edgegossip.gossip.messages import FP32, MAX_ID, control, number_of, relative_error, round_key
 from edgegossip.gossip.requirements import require_undirected
+from edgegossip.gossip.traits import Traits
 from edgegossip.types import LocalUpdate, NodeId, PeerError, Round, UsageError, Vec, replace
 
 MAX_SEQUENCE = 2**53  # whole numbers up to here are exact beside a body
@@ -148,6 +149,13 @@ class AdPsgd(GossipAlgorithm[State]):
     ] = 0
 
     name = "ad-psgd"
+    traits = Traits(
+        orders=(),
+        one_order="steps and exchanges wait for no round",
+        unbounded="it averages with one board at a time, and has no other distance to compare",
+        no_outer="its exchanges are of models from before the outer step, by which momentum drives boards apart",
+        in_differences="choco-sgd",
+    )
     asynchronous = True
     says = Says.MODELS
 

@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from edgegossip.codecs.base import Codec
 from edgegossip.gossip.base import Action, Adopted, Audit, GossipAlgorithm, Message, NodeView, RoundDone, Says
+from edgegossip.gossip.traits import Traits
 from edgegossip.layout import Layout
 from edgegossip.types import NodeId, Round, Vec, replace
 
@@ -36,6 +37,11 @@ class Around(GossipAlgorithm[S]):
     def done(self, s: S, inner: Any) -> S:
         """Return the state at the start of the next round: that of `s` was gone through, and the
         algorithm inside came to `inner`."""
+
+    @property
+    @override
+    def traits(self) -> Traits:
+        return self.algorithm.traits
 
     @property
     @override

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from edgegossip.codecs.base import Codec
 from edgegossip.frame import Frame
+from edgegossip.gossip.traits import Traits
 from edgegossip.layout import Layout
 from edgegossip.types import LocalUpdate, NodeId, Round, Vec
 
@@ -226,6 +227,10 @@ class GossipAlgorithm(Protocol[S]):
     @property
     def name(self) -> str:
         """The algorithm's name, as in a recipe."""
+
+    @property
+    def traits(self) -> Traits:
+        """What may be put around it."""
 
     @property
     def asynchronous(self) -> bool:

@@ -20,6 +20,7 @@ from edgegossip.gossip.publish import Plain
 from edgegossip.gossip.requirements import require_doubly_stochastic
 from edgegossip.gossip.scheme import Published, RoundContext, Spread
 from edgegossip.gossip.symmetric import Gathered, Mixing, Symmetric, before
+from edgegossip.gossip.traits import THEN, WITH, Traits
 from edgegossip.layout import Layout
 from edgegossip.native import half
 from edgegossip.types import LocalUpdate, Vec
@@ -151,4 +152,5 @@ def dpsgd(eta: Eta = 1.0, keeps: bool = False) -> DPsgd:
     decode(encode(x)), which is the same for a lossless codec and eta = 1, and keeps the mean of the
     models for any codec: what i adds, j takes off. (2) delta_i, the local update, may be several
     optimiser steps. (3) W may be directed if it is doubly stochastic in every round."""
-    return DPsgd("dpsgd", Plain(), before, eta, require_doubly_stochastic, keeps)
+    traits = Traits(orders=(WITH, THEN), in_differences="choco-sgd", plain=True)
+    return DPsgd("dpsgd", traits, Plain(), before, eta, require_doubly_stochastic, keeps)

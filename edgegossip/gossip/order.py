@@ -1,7 +1,4 @@
 """Says in which order a round's local step and its mixing go, for algorithms that are used in both.
-The names are BlueFog's, and those of diffusion strategies (Sayed, "Adaptation, learning, and
-optimization over networks", 2014).
-
 - `adapt-with-combine`: models travel as they are before the step, which is added to what mixing
   made of them. Messages and training need not wait for each other.
 - `adapt-then-combine`: models travel after the step. Boards end a round closer together, by what
@@ -18,35 +15,16 @@ own optimum that a board goes in a round, has eigenvalues below -1 already for s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, cast
 
-from edgegossip.choices import choose
+from edgegossip.choices import choose, either
 from edgegossip.gossip.base import GossipAlgorithm
+from edgegossip.gossip.registry import having
+from edgegossip.gossip.traits import THEN, WITH
 from edgegossip.types import ConfigError
 
-WITH, THEN = "adapt-with-combine", "adapt-then-combine"
 ORDERS = ("auto", WITH, THEN)
-BOTH = ("dpsgd", "choco-sgd")
-
-_MASS = "the mass that it hands over has the step in it"
-_ONE: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {  # algorithm -> its order, and why it has no other
-        "deep-squeeze": (THEN, "what its memory owes is of models after the step"),
-        "sgp": (THEN, _MASS),
-        "sparse-push": (THEN, _MASS),
-        "quant-sgp": (THEN, _MASS),
-        "d2": (THEN, "it takes off what mixing made of the last step"),
-        "gt-dsgd": (THEN, "its correction is for models that travel after the step"),
-        "k-gt": (THEN, "its correction is for models that travel after the step"),
-        "motef": (WITH, "its direction is of the models that were said before the step"),
-        "bagua-lp": (WITH, "step and mixing travel in one difference"),
-        "parallel-sgd": ("none", "updates travel, and there are no models to combine"),
-        "ad-psgd": ("none", "steps and exchanges wait for no round"),
-    }
-)
 
 
 def mixes_before_steps(algorithm: GossipAlgorithm[Any]) -> bool:
@@ -65,7 +43,8 @@ def with_order(algorithm: GossipAlgorithm[Any], order: str, many_steps: bool = F
         algorithm = with_order(gossip.get("dpsgd"), "adapt-then-combine")
     """
     choose("gossip.order", order, dict.fromkeys(ORDERS))
-    both = algorithm.name in BOTH
+    own = algorithm.traits.orders
+    both = len(own) > 1
     if order == "auto" and not (both and many_steps):
         return algorithm
     if both:
@@ -75,11 +54,10 @@ def with_order(algorithm: GossipAlgorithm[Any], order: str, many_steps: bool = F
         scheme = replace(rounds.scheme, rule=before if order == WITH else after, ordered=True)
         ordered: GossipAlgorithm[Any] = replace(rounds, scheme=scheme)
         return ordered
-    own, why = _ONE[algorithm.name]
-    if order != own:
-        cure = "auto" if own == "none" else f"auto, which is {own} there"
+    if order not in own:
+        cure = f"auto, which is {own[0]} there" if own else "auto"
         raise ConfigError(
-            f"gossip.order = {order} is not for {algorithm.name}: {why}; say {cure}, or use gossip.algorithm = "
-            f"{' or '.join(BOTH)}"
+            f"gossip.order = {order} is not for {algorithm.name}: {algorithm.traits.one_order}; say {cure}, or use "
+            f"gossip.algorithm = {either(having(lambda of: len(of.traits.orders) > 1))}"
         )
     return algorithm

@@ -46,11 +46,13 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from edgegossip.choices import choose
+from edgegossip.choices import choose, either
 from edgegossip.gossip.around import Around
 from edgegossip.gossip.base import Action, GossipAlgorithm, NodeView, Says, Topology
 from edgegossip.gossip.fragments import turn
-from edgegossip.gossip.order import BOTH, THEN, WITH, with_order
+from edgegossip.gossip.order import with_order
+from edgegossip.gossip.registry import having
+from edgegossip.gossip.traits import THEN, WITH
 from edgegossip.gossip.weights import Matrix, is_symmetric
 from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, LocalUpdate, Vec, replace
@@ -59,15 +61,6 @@ MAX_MOMENTUM = 0.9999
 MAX_MERGE = 0.95
 MAX_FRAGMENTS = 64
 Memory: TypeAlias = tuple[Vec, ...]  # what an optimiser keeps, float32[trainable_size] each
-
-_STREAMING = ("dpsgd", "choco-sgd", "deep-squeeze")  # which mix models, by a matrix, of which parts may stay behind
-_WHY_NOT = {
-    "d2": "it takes off in every round what it takes for the gradient of the one before, which an outer step is not",
-    **dict.fromkeys(
-        ("gt-dsgd", "k-gt", "motef"), "it takes what a round did for the gradient, which an outer step is not"
-    ),
-    "bagua-lp": "it mixes models from before the local steps, by which momentum drives boards apart",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,33 +181,29 @@ def with_outer(algorithm: GossipAlgorithm[Any], optimizer: OuterOptimizer | None
     """
     if optimizer is None:
         return algorithm
-    if algorithm.name in _WHY_NOT:
+    traits = algorithm.traits
+    if traits.no_outer:
+        pairs = " with gossip.topology = random-pairs" if algorithm.asynchronous else " or choco-sgd"
         raise ConfigError(
-            f"outer.optimizer = {optimizer.kind} cannot be around {algorithm.name}: {_WHY_NOT[algorithm.name]}; use "
-            "gossip.algorithm = dpsgd or choco-sgd"
-        )
-    if algorithm.asynchronous:
-        raise ConfigError(
-            f"outer.optimizer = {optimizer.kind} cannot be around {algorithm.name}: its exchanges are of models from before "
-            "the outer step, by which momentum drives boards apart; use gossip.algorithm = dpsgd with gossip.topology = "
-            "random-pairs"
+            f"outer.optimizer = {optimizer.kind} cannot be around {algorithm.name}: {traits.no_outer}; use "
+            f"gossip.algorithm = dpsgd{pairs}"
         )
     if getattr(algorithm, "staleness", 0):
         raise ConfigError(
             f"gossip.params.staleness of {algorithm.name} must be 0 with outer.optimizer = {optimizer.kind}: momentum of old "
             "news grows from round to round"
         )
-    if optimizer.kind == "adam" and algorithm.name != "parallel-sgd":
+    if optimizer.kind == "adam" and algorithm.says is not Says.UPDATES:
         raise ConfigError(
             f"outer.optimizer = adam cannot be around {algorithm.name}: its steps do not shrink with the way between boards, "
             "which would never agree; use gossip.algorithm = parallel-sgd, run.mode = server, or outer.optimizer = nesterov"
         )
-    if optimizer.streams and algorithm.name not in _STREAMING:
+    if optimizer.streams and not traits.plain:
         raise ConfigError(
             f"outer.{optimizer.streams} cannot be around {algorithm.name}: what it mixes are no plain models; use "
-            f"gossip.algorithm = {', '.join(_STREAMING[:-1])} or {_STREAMING[-1]}"
+            f"gossip.algorithm = {either(having(lambda of: of.traits.plain))}"
         )
-    if algorithm.name in BOTH:
+    if len(traits.orders) > 1:
         from edgegossip.gossip.symmetric import before
 
         scheme = cast("Any", algorithm).scheme

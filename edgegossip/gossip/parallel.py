@@ -31,6 +31,7 @@ from edgegossip.gossip import messages
 from edgegossip.gossip.base import Audit, NodeView, Says
 from edgegossip.gossip.requirements import require_complete
 from edgegossip.gossip.scheme import Published, RoundContext, Scheme, Snapshot, Spread, fingerprint_of
+from edgegossip.gossip.traits import Traits
 from edgegossip.types import LocalUpdate, PeerError, Vec, replace
 
 MOST_MESSAGES = 2**32  # the rounds that a frame can number; a count stays there
@@ -68,6 +69,11 @@ class Parallel(Scheme[Streams]):
     nesterov: bool
 
     name = "parallel-sgd"
+    traits = Traits(
+        orders=(),
+        one_order="updates travel, and there are no models to combine",
+        unbounded="it sums gradients, and mixes no models",
+    )
     kind = Kind.GRADIENT
     says = Says.UPDATES
     replicates = True

@@ -40,6 +40,7 @@ from edgegossip.gossip.publish import Compensated, Difference, Plain, Publisher,
 from edgegossip.gossip.requirements import require_column_stochastic
 from edgegossip.gossip.scheme import Numbers, Published, RoundContext, Snapshot, Spread, fingerprint_of
 from edgegossip.gossip.streams import incarnation_of
+from edgegossip.gossip.traits import THEN, Traits
 from edgegossip.types import LocalUpdate, PeerError, Vec, replace
 
 Key: TypeAlias = tuple[int, int]  # (member index, phase)
@@ -86,6 +87,7 @@ class Push(Publishing[Mass]):
     """Hands shares of the published vector over to out-neighbours, and takes them off itself."""
 
     name: str
+    traits: Traits
     publisher: Publisher[Any]
     eta: float  # averaging rate, (0, 1]; 0: by how much the codec keeps
     suits: Callable[[str, NodeView], None]
@@ -331,18 +333,27 @@ def _debiased(m: Mass) -> Mass:
 # of the period has copies of its own, since receivers change.
 
 
+def _traits(in_differences: str = "") -> Traits:
+    return Traits(
+        orders=(THEN,),
+        one_order="the mass that it hands over has the step in it",
+        unbounded="it hands over mass, and what is left out of that would be lost to all",
+        in_differences=in_differences,
+    )
+
+
 def sgp(eta: EtaOrDefault = 1.0) -> Push:
     """Return stochastic gradient push with whole models, Assran et al. (2019), algorithm 1. What
     compression loses is lost to the receivers only: mass is conserved for any codec."""
-    return Push("sgp", Plain(), eta, require_column_stochastic)
+    return Push("sgp", _traits("quant-sgp"), Plain(), eta, require_column_stochastic)
 
 
 def sparse_push(eta: EtaOrDefault = 0.0) -> Push:
     """Return push-sum with error compensation, Aketi et al. (2021), algorithm 4."""
-    return Push("sparse-push", Compensated(), eta, require_column_stochastic)
+    return Push("sparse-push", _traits("quant-sgp"), Compensated(), eta, require_column_stochastic)
 
 
 def quant_sgp(eta: EtaOrDefault = 0.0, zero_start: bool = False) -> Push:
     """Return push-sum with differences to public copies, Taheri et al. (2020); Aketi et al. (2021),
     algorithm 5, in the form that conserves mass on every graph."""
-    return Push("quant-sgp", Difference(), eta, require_column_stochastic, zero_start)
+    return Push("quant-sgp", _traits(), Difference(), eta, require_column_stochastic, zero_start)

@@ -32,8 +32,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from edgegossip.choices import choose
+from edgegossip.choices import choose, either
 from edgegossip.gossip.base import GossipAlgorithm
+from edgegossip.gossip.registry import having
 from edgegossip.types import ConfigError, NodeId
 
 Rule = Callable[[float, float], float]  # distance and radius -> factor of the neighbour's weight
@@ -41,18 +42,6 @@ Rule = Callable[[float, float], float]  # distance and radius -> factor of the n
 RULES: dict[str, Rule] = {
     "nearest": lambda distance, tau: 1.0 if distance <= tau else 0.0,
     "clip": lambda distance, tau: 1.0 if distance <= tau else tau / distance,
-}
-HOLDS_FOR = ("dpsgd", "deep-squeeze", "choco-sgd", "bagua-lp")
-_WHY_NOT = {
-    "sgp": "it hands over mass, and what is left out of that would be lost to all",
-    "sparse-push": "it hands over mass, and what is left out of that would be lost to all",
-    "quant-sgp": "it hands over mass, and what is left out of that would be lost to all",
-    "parallel-sgd": "it sums gradients, and mixes no models",
-    "ad-psgd": "it averages with one board at a time, and has no other distance to compare",
-    "d2": "it repeats in every round what mixing did in those before, a lie too",
-    "gt-dsgd": "it sums up what all rounds said, a lie too",
-    "k-gt": "it sums up what all rounds said, a lie too",
-    "motef": "it sums up what all rounds said, a lie too",
 }
 
 
@@ -69,12 +58,13 @@ def with_robust_mixing(
     choose("gossip.malicious_rule", rule, RULES)
     if not malicious_nodes:
         return algorithm
-    if algorithm.name not in HOLDS_FOR:
+    if why := algorithm.traits.unbounded:
+        bounded = either(having(lambda of: not of.traits.unbounded))
         raise ConfigError(
-            f"gossip.malicious_nodes = {malicious_nodes} cannot hold for {algorithm.name}: {_WHY_NOT[algorithm.name]}; "
-            f"use gossip.algorithm = {', '.join(HOLDS_FOR[:-1])} or {HOLDS_FOR[-1]}"
+            f"gossip.malicious_nodes = {malicious_nodes} cannot hold for {algorithm.name}: {why}; use gossip.algorithm = "
+            f"{bounded}"
         )
-    rounds = cast("Any", algorithm)  # all of HOLDS_FOR are `rounds.Synchronous` around a `Symmetric`
+    rounds = cast("Any", algorithm)  # where it holds, `rounds.Synchronous` around a `Symmetric`
     scheme = replace(rounds.scheme, keeps=True, malicious=malicious_nodes, malicious_rule=rule)
     robust: GossipAlgorithm[Any] = replace(rounds, scheme=scheme)
     return robust

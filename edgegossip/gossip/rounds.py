@@ -67,6 +67,7 @@ from edgegossip.gossip.streams import (
     incarnation_of,
     session_id,
 )
+from edgegossip.gossip.traits import Traits
 from edgegossip.types import LocalUpdate, NodeId, PeerError, Round, UsageError, Vec, replace
 
 Key: TypeAlias = tuple[int, int]  # an edge: (member index, phase); phase 0 where nothing is streamed
@@ -167,6 +168,11 @@ class Synchronous(GossipAlgorithm[State]):
     @override
     def name(self) -> str:
         return self.scheme.name
+
+    @property
+    @override
+    def traits(self) -> Traits:
+        return self.scheme.traits
 
     @property
     @override

@@ -15,6 +15,7 @@ from edgegossip.frame import Frame, Kind
 from edgegossip.gossip.base import Audit, Neighbours, NodeView, Says
 from edgegossip.gossip.fragments import CodecState, Fragment, cut, fragment_at
 from edgegossip.gossip.messages import round_key
+from edgegossip.gossip.traits import Traits
 from edgegossip.types import LocalUpdate, NodeId, Round, Vec
 
 M = TypeVar("M")
@@ -140,6 +141,7 @@ class Scheme(Protocol[M]):
     immutable description with an explicit state, as codecs and algorithms are."""
 
     name: str
+    traits: Traits
 
     @property
     def kind(self) -> Kind:

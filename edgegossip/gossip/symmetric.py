@@ -36,6 +36,7 @@ from edgegossip.gossip.publish import (
 from edgegossip.gossip.requirements import require_doubly_stochastic, require_honest_majority, require_symmetric
 from edgegossip.gossip.robust import bounded
 from edgegossip.gossip.scheme import Published, RoundContext, Snapshot, Spread, fingerprint_of
+from edgegossip.gossip.traits import THEN, WITH, Traits
 from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, LocalUpdate, Round, Vec, replace
 
@@ -133,6 +134,7 @@ class Symmetric(Publishing[Mixing]):
     """Mixes what the publisher makes public of the vector that the local rule chooses."""
 
     name: str
+    traits: Traits
     publisher: Publisher[Any]
     rule: Rule
     eta: float  # averaging rate, (0, 1]; 0: by how much the codec keeps
@@ -312,7 +314,13 @@ def deep_squeeze(eta: EtaOrDefault = 0.0, keeps: bool = False) -> Symmetric:
     Tang et al., "DeepSqueeze: decentralization meets error-compensated compression" (2019),
     algorithm 1; Aketi et al. (2021), algorithm 2: x~ = x - gamma g; v = x~ + e; send C[v]; e <- v -
     C[v]; x <- x~ + eta sum_j (W_ij - I_ij) C[v_j]."""
-    return Symmetric("deep-squeeze", Compensated(), after, eta, require_doubly_stochastic, keeps)
+    traits = Traits(
+        orders=(THEN,),
+        one_order="what its memory owes is of models after the step",
+        in_differences="choco-sgd",
+        plain=True,
+    )
+    return Symmetric("deep-squeeze", traits, Compensated(), after, eta, require_doubly_stochastic, keeps)
 
 
 def choco_sgd(eta: EtaOrDefault = 0.0, zero_start: bool = False, keeps: bool = False) -> Symmetric:
@@ -325,7 +333,8 @@ def choco_sgd(eta: EtaOrDefault = 0.0, zero_start: bool = False, keeps: bool = F
     Deviation: the public copies start at the initial model rather than at zero, which every node
     knows and which spares the first rounds from sending it; `zero_start` gives the paper's. Nodes
     that start from different models notice that."""
-    return Symmetric("choco-sgd", Difference(), after, eta, require_symmetric, keeps, zero_start)
+    traits = Traits(orders=(THEN, WITH), plain=True)
+    return Symmetric("choco-sgd", traits, Difference(), after, eta, require_symmetric, keeps, zero_start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +390,12 @@ def bagua_lp(eta: EtaOrDefault = 1.0) -> Bagua:
 
     Here for any symmetric W: z = delta + eta sum_j W_ij (x_j - x_i), which on a ring with weights
     1/3 is the same. The model moves by what was sent only, so it is its own replica."""
-    return Bagua("bagua-lp", Difference(), after, eta, require_symmetric)
+    traits = Traits(
+        orders=(WITH,),
+        one_order="step and mixing travel in one difference",
+        no_outer="it mixes models from before the local steps, by which momentum drives boards apart",
+    )
+    return Bagua("bagua-lp", traits, Difference(), after, eta, require_symmetric)
 
 
 def extrapolate(m: Mixing, local: LocalUpdate, layout: Layout) -> tuple[Vec, Vec]:
@@ -435,4 +449,13 @@ def d2(eta: EtaOrDefault = 0.0, keeps: bool = False) -> D2:
     may change; a round without mixing goes on from there, and a new model begins anew."""
     if keeps:
         raise ConfigError("staleness of d2 must be 0: with old news its differences grow from round to round")
-    return D2("d2", Plain(), extrapolate, eta, require_symmetric, keeps)
+    traits = Traits(
+        orders=(THEN,),
+        one_order="it takes off what mixing made of the last step",
+        unbounded="it repeats in every round what mixing did in those before, a lie too",
+        no_outer="it takes off in every round what it takes for the gradient of the one before, which an outer step is not",
+        in_differences="choco-sgd",
+        takes_gradients=True,
+        repeats=True,
+    )
+    return D2("d2", traits, Plain(), extrapolate, eta, require_symmetric, keeps)

@@ -41,6 +41,7 @@ from edgegossip.gossip.messages import MAX_ID, number_of
 from edgegossip.gossip.publish import Difference, Plain, Publisher, Publishing, moved, unmoved
 from edgegossip.gossip.requirements import require_symmetric
 from edgegossip.gossip.scheme import Numbers, Published, RoundContext, Snapshot, Spread, fingerprint_of
+from edgegossip.gossip.traits import THEN, WITH, Traits
 from edgegossip.types import ConfigError, LocalUpdate, Vec, replace
 
 
@@ -87,6 +88,7 @@ class Tracking(Publishing[Tracked]):
     """Mixes models and directions with symmetric weights."""
 
     name: str
+    traits: Traits
     publisher: Publisher[Any]
     eta: float  # averaging rate, (0, 1]; 0: by how much the codec keeps
     momentum: float = 0.0  # of the mean of the gradients
@@ -316,7 +318,26 @@ def motef(eta: EtaOrDefault = 0.0, momentum: Momentum = 0.9, keeps: bool = False
     return _made("motef", Difference(), eta, keeps, momentum=float(momentum), before=True)
 
 
-def _made(name: str, publisher: Publisher[Any], eta: float, keeps: bool, **how: Any) -> Tracking:
+def _made(
+    name: str,
+    publisher: Publisher[Any],
+    eta: float,
+    keeps: bool,
+    momentum: float = 0.0,
+    steps_corrected: bool = False,
+    before: bool = False,
+) -> Tracking:
     if keeps:
         raise ConfigError(f"staleness of {name} must be 0: a correction is of the round in which both ends heard it")
-    return Tracking(name, publisher, eta, **how)
+    traits = Traits(
+        orders=(WITH,) if before else (THEN,),
+        one_order="its direction is of the models that were said before the step"
+        if before
+        else "its correction is for models that travel after the step",
+        unbounded="it sums up what all rounds said, a lie too",
+        no_outer="it takes what a round did for the gradient, which an outer step is not",
+        in_differences="" if publisher.replicates else "motef",
+        corrects_steps=steps_corrected,
+        takes_gradients=True,
+    )
+    return Tracking(name, traits, publisher, eta, momentum, steps_corrected, before)

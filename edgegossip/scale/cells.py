@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,12 +26,11 @@ from edgegossip import codecs, gossip
 from edgegossip import recipe as recipes
 from edgegossip.choices import did_you_mean
 from edgegossip.gossip.base import Says
+from edgegossip.gossip.registry import having
 from edgegossip.recipe import Recipe, with_settings
 from edgegossip.types import ConfigError
 
 DEFAULT_SCHEMES = ("sgd", "8-bit-elastiquant", "4-bit-elastiquant", "e-elastiquant", "co3", "choco-4-bit-elastiquant")
-PARALLEL = "parallel-sgd"
-_SHORT = {"choco": "choco-sgd", "bagua": "bagua-lp"}
 _GRAPH = "ring"
 WARM_UP = 2  # rounds that are not counted: memory is allocated, connections come up, and time dilation is found
 MOST_DEVICES = 64
@@ -83,10 +83,8 @@ def parse_schemes(names: str) -> tuple[Scheme, ...]:
 
 def parse_scheme(name: str) -> Scheme:
     """Read the name of one scheme. Raises ConfigError, which says what is nearest."""
-    if name == "sgd":
-        return Scheme(name, "fp32", PARALLEL)
-    if name in codecs.names():
-        return Scheme(name, name, PARALLEL)
+    if name in ("sgd", *codecs.names()):  # of updates that everybody adds up
+        return Scheme(name, "fp32" if name == "sgd" else name, having(lambda of: of.says is Says.UPDATES)[0])
     for head, algorithm in _algorithms().items():
         if name == head:
             return Scheme(name, "fp32", algorithm)
@@ -107,8 +105,11 @@ def parse_scheme(name: str) -> Scheme:
 
 
 def _algorithms() -> dict[str, str]:
-    """How a scheme's name may begin -> the algorithm; longer ones first."""
-    own = {name: name for name in gossip.names()} | _SHORT | {"server": ""}
+    """How a scheme's name may begin -> the algorithm; longer ones first. The first word of one does
+    where no other begins so."""
+    first = Counter(name.partition("-")[0] for name in gossip.names())
+    short = {word: name for name in gossip.names() if first[word := name.partition("-")[0]] == 1}
+    own = {name: name for name in gossip.names()} | short | {"server": ""}
     return dict(sorted(own.items(), key=lambda item: -len(item[0])))
 
 

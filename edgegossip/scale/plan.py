@@ -231,7 +231,7 @@ class Alternative:
         other = ""
         if recipe.run.mode == "gossip" and lost_of_normal(codecs.get(self.codec)) > ROUNDING:
             algorithm = gossip.get(recipe.gossip.algorithm, **recipe.gossip.params)
-            other = gossip.in_differences(algorithm) if algorithm.says is Says.MODELS else ""
+            other = algorithm.traits.in_differences if algorithm.says is Says.MODELS else ""
         return (f"codec.name={self.codec}", *down, *([f"gossip.algorithm={other}"] if other else ()))
 
 

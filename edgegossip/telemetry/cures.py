@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from edgegossip import gossip
 from edgegossip.agreement import unlike
 from edgegossip.gossip.averaging import COARSE, lost_of_normal
 from edgegossip.gossip.base import Says
@@ -130,7 +129,7 @@ class Cures:
     @property
     def _in_differences(self) -> str:
         """The algorithm that sends differences where this run's sends whole models; else empty."""
-        return "" if self._algorithm is None else gossip.in_differences(self._algorithm)
+        return "" if self._algorithm is None else self._algorithm.traits.in_differences
 
     @property
     def _mixes_before_steps(self) -> bool:

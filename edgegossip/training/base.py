@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from edgegossip import gossip
 from edgegossip.agreement import Agreement
 from edgegossip.layout import Layout
 from edgegossip.recipe import GossipSection, ServerSection
@@ -141,14 +142,15 @@ def require_gradient_steps(section: GossipSection, optimizer: str, momentum: flo
     algorithm or parallel-sgd's own, divides the step by lr and takes that for a gradient; d2 and
     gradient tracking take off what pulled the boards apart, which is their gradients' only where
     every board scales them alike."""
-    if section.algorithm == "k-gt" and (section.momentum != "none" or momentum):
+    traits = gossip.get(section.algorithm).traits
+    if traits.corrects_steps and (section.momentum != "none" or momentum):
         raise ConfigError(
-            "gossip.algorithm = k-gt corrects each gradient, and a momentum would repeat the correction until it runs "
-            "away: say training.momentum = 0 and gossip.momentum = none, or gossip.algorithm = gt-dsgd"
+            f"gossip.algorithm = {section.algorithm} corrects each gradient, and a momentum would repeat the correction "
+            "until it runs away: say training.momentum = 0 and gossip.momentum = none, or gossip.algorithm = gt-dsgd"
         )
     if section.momentum != "none":
         who, cure = f"gossip.momentum = {section.momentum}", "gossip.momentum = none"
-    elif section.algorithm in ("d2", "gt-dsgd", "k-gt", "motef"):
+    elif traits.takes_gradients:
         who, cure = f"gossip.algorithm = {section.algorithm}", "gossip.algorithm = dpsgd"
     elif section.params.get("momentum"):
         who, cure = f"the momentum of {section.algorithm}", "gossip.params.momentum = 0"

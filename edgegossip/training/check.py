@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from edgegossip import gossip
 from edgegossip.agreement import unlike
 from edgegossip.recipe import Recipe, TrainingSection
 from edgegossip.training import models
@@ -149,10 +150,11 @@ def _check_together(recipe: Recipe) -> None:
             'data.normalise = together: a model with training.precision = "int8" has no layer for it; get data.mean and '
             "data.std from `edgegossip data combine` and declare them, or say training.precision = fp32"
         )
-    if recipe.run.mode == "gossip" and recipe.gossip.algorithm == "d2":
+    if recipe.run.mode == "gossip" and gossip.get(recipe.gossip.algorithm).traits.repeats:
         raise ConfigError(
-            "data.normalise = together: gossip.algorithm = d2 repeats in every later round what one got wrong, and training "
-            "sets nothing right in sums; say dpsgd, or declare data.mean and data.std (`edgegossip data combine`)"
+            f"data.normalise = together: gossip.algorithm = {recipe.gossip.algorithm} repeats in every later round what one "
+            "got wrong, and training sets nothing right in sums; say dpsgd, or declare data.mean and data.std (`edgegossip "
+            "data combine`)"
         )
     if recipe.run.mode == "server" and recipe.server.strategy not in ("fedavg", "scaffold", "fedavgm"):
         raise ConfigError(

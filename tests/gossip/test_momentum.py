@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from edgegossip import codecs, gossip
 from edgegossip.gossip import topologies
-from edgegossip.gossip.base import Adopted, Audit, Checkpoint, Message, NodeView, RoundDone, Send
+from edgegossip.gossip.base import Adopted, Audit, Checkpoint, Message, NodeView, RoundDone, Says, Send
 from edgegossip.gossip.momentum import KINDS, with_momentum
+from edgegossip.gossip.traits import Traits
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import ConfigError, LocalUpdate, UsageError
 
@@ -144,6 +145,8 @@ class Scripted:
 
     next: tuple[int, float, list[Any]] = (0, 0.0, [])
     name = "scripted"
+    traits = Traits(orders=())
+    says = Says.MODELS
     asynchronous = True
 
     def _go(self, s: Any, *_: Any) -> Any:

@@ -10,13 +10,14 @@ import pytest
 
 from edgegossip import codecs, gossip
 from edgegossip.gossip import topologies
-from edgegossip.gossip.order import BOTH, ORDERS, with_order
+from edgegossip.gossip.order import ORDERS, with_order
 from edgegossip.gossip.outer import make, with_outer
 from edgegossip.recipe import GossipSection
 from edgegossip.types import ConfigError
 from tests.gossip.conftest import Fleet
 
 NODES, N = 4, 9
+BOTH = ("dpsgd", "choco-sgd")
 
 
 def fleet_of(name: str, order: str, codec: str = "fp32") -> Fleet:

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from edgegossip import codecs, gossip
 from edgegossip.gossip import topologies
-from edgegossip.gossip.robust import HOLDS_FOR, RULES, with_robust_mixing
+from edgegossip.gossip.robust import RULES, with_robust_mixing
 from edgegossip.gossip.topologies import build
 from edgegossip.types import ConfigError
 from tests.gossip.conftest import Fleet
 
 NODES, LIARS, N = 8, 2, 12
+HOLDS_FOR = ("dpsgd", "deep-squeeze", "choco-sgd", "bagua-lp")
 
 
 def fleet_of(

@@ -177,13 +177,14 @@ def memory_notice(recipe: Recipe) -> str:
 
 
 def momentum_notice(recipe: Recipe) -> str:
-    """Name two momentums, dgc's and the local optimiser's, which may keep training from converging;
-    empty when there are not both."""
+    """Name two momentums, the codec's and the local optimiser's, which may keep training from
+    converging; empty when there are not both."""
     momentum = recipe.training.momentum if recipe.training.optimizer == "sgd" else 0.0
-    if recipe.codec.name != "dgc" or momentum == 0 or recipe.run.script:
+    own = any(getattr(codec, "momentum", 0.0) for codec in inside(make_codec(recipe)))
+    if not own or momentum == 0 or recipe.run.script:
         return ""
     return (
-        f"codec dgc has a momentum of its own, and training.momentum = {momentum:g} beside it may keep "
+        f"codec {recipe.codec.name} has a momentum of its own, and training.momentum = {momentum:g} beside it may keep "
         "the model from training; set training.momentum = 0"
     )
 
@@ -205,7 +206,7 @@ def codec_notice(recipe: Recipe) -> str:
     return (
         f"codec {recipe.codec.name} changes a vector by {100 * error:.0f} % of its length; whole models travel with "
         f"{recipe.gossip.algorithm}, and this may keep them from training; fp16, bf16, minmax8 and 8-bit-elastiquant fit, "
-        f"and so does {gossip.in_differences(algorithm)}, which sends differences"
+        f"and so does {algorithm.traits.in_differences}, which sends differences"
     )
 
 

@@ -1,0 +1,84 @@
+"""Finds gossip algorithms by their names. A new one is a scheme, made by one function, and one line
+in `_SCHEMES` (or in `_OTHERS`, if it does not go by rounds)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, cast
+
+from edgegossip.choices import check_keywords, check_values, choose, unknown
+from edgegossip.gossip.base import GossipAlgorithm
+from edgegossip.gossip.scheme import Scheme
+
+# Name -> (file, what makes it). Only the one that a run needs is imported: a board has little
+# memory to spare.
+_SCHEMES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "dpsgd": ("dpsgd", "dpsgd"),
+        "deep-squeeze": ("symmetric", "deep_squeeze"),
+        "choco-sgd": ("symmetric", "choco_sgd"),
+        "sgp": ("push", "sgp"),
+        "sparse-push": ("push", "sparse_push"),
+        "quant-sgp": ("push", "quant_sgp"),
+        "bagua-lp": ("symmetric", "bagua_lp"),
+        "parallel-sgd": ("parallel", "parallel_sgd"),
+        "d2": ("symmetric", "d2"),
+        "gt-dsgd": ("tracking", "gt_dsgd"),
+        "k-gt": ("tracking", "k_gt"),
+        "motef": ("tracking", "motef"),
+    }
+)
+_OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType({"ad-psgd": ("adpsgd", "AdPsgd")})
+
+
+def names() -> tuple[str, ...]:
+    """Return the names that `get` knows."""
+    return (*_SCHEMES, *_OTHERS)
+
+
+def get(name: str, **params: Any) -> GossipAlgorithm[Any]:
+    """Return the algorithm `name` with its parameters fixed: its own, such as eta, and those of its
+    rounds (staleness, quorum, linger_s, max_ahead).
+
+    Raises ConfigError on an unknown name or parameter, or a value out of range.
+
+    Example:
+        algorithm = gossip.get("dpsgd", quorum=0.5, linger_s=2.0)
+    """
+    make = maker(name)
+    if name in _SCHEMES:
+        return _by_rounds(name, make, params)
+    check_keywords("algorithm", name, make, params)
+    return cast("GossipAlgorithm[Any]", make(**params))
+
+
+def having(holds: Callable[[GossipAlgorithm[Any]], bool]) -> tuple[str, ...]:
+    """Return the names of the algorithms that are so."""
+    return tuple(name for name in names() if holds(get(name)))
+
+
+def maker(name: str) -> Callable[..., Any]:
+    """Return what makes the algorithm, or its scheme, with its own parameters as keywords. Raises
+    ConfigError on an unknown name."""
+    file, attribute = choose("algorithm", name, {**_SCHEMES, **_OTHERS})
+    return cast("Callable[..., Any]", getattr(import_module(f"{__package__}.{file}"), attribute))
+
+
+def _by_rounds(name: str, make: Callable[..., Scheme[Any]], params: Mapping[str, Any]) -> GossipAlgorithm[Any]:
+    from edgegossip.gossip.rounds import Synchronous
+
+    own = inspect.signature(make).parameters.keys() - {"keeps"}
+    rounds = inspect.signature(Synchronous).parameters.keys() - {"scheme"}
+    for key in params:
+        if key not in own | rounds:
+            raise unknown(f"parameter of algorithm {name!r}", key, own | rounds)
+    mine = {k: v for k, v in params.items() if k in own}
+    others = {k: v for k, v in params.items() if k in rounds}
+    check_values(name, make, mine)
+    check_values(name, Synchronous, others)
+    if "keeps" in inspect.signature(make).parameters:
+        mine["keeps"] = bool(params.get("staleness"))
+    return Synchronous(make(**mine), **others)
