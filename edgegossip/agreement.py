@@ -11,6 +11,7 @@ dropped, so versions can be mixed.
     task     "classification", "regression", ...
     base     hash of the frozen parameters         start    sums of the first model (`sums`)
     scale    how inputs are normalised: "none", "together", by each board, or the numbers declared
+    plugins  what the run takes from other packages, with their versions
 
 Pure.
 """
@@ -57,6 +58,7 @@ _KNOWN: tuple[tuple[str, type, str, str], ...] = (
         "say the same names in the same order on every board: data.labels, or the schema of join",
     ),
     ("scale", str, "the normalisation", "set data.normalise, data.mean and data.std alike"),
+    ("plugins", str, "what other packages add", "install the same versions on every board"),
     ("values", int, "the number of values that travel", "every board needs the same model"),
     ("layout", str, "the layout of the model", "every board needs the same model"),
     ("base", str, "the frozen part of the model", "load the same weights on every board"),

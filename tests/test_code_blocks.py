@@ -179,7 +179,7 @@ def play(page: Path, folder: Path, is_slow: bool) -> dict[str, Any]:
             exec(compile(block.notes["given"], f"{where}, given", "exec"), names)
         is_run = not block.notes.keys() & ({"not run"} if is_slow else {"not run", "slow"})
         if block.language == "python":
-            code = compile("\n" * (block.line - 1) + block.code, str(page), "exec")
+            code = compile("\n" * (block.line - 1) + block.code, str(page), "exec", dont_inherit=True)
             if is_run:
                 exec(code, names)
                 if "edgegossip.join(" in block.code:
@@ -222,6 +222,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SHELL", "/bin/bash")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
 

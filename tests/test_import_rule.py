@@ -28,12 +28,13 @@ PURE_MAY = {
     "choices": {"types"},
     "options": {"types", "choices"},
     "untrusted": set(),
+    "plugins": {"types"},
     "agreement": {"types", "untrusted"},
     "native": {"types"},
     "layout": {"types"},
-    "codecs": {"types", "choices", "layout", "native"},
+    "codecs": {"types", "choices", "plugins", "layout", "native"},
     "frame": {"types", "layout", "codecs", "native"},
-    "gossip": {"types", "choices", "layout", "codecs", "frame", "native"},
+    "gossip": {"types", "choices", "plugins", "layout", "codecs", "frame", "native"},
     "engine": {"types", "agreement", "choices", "layout", "codecs", "frame", "native", "gossip"},
 }
 MAY = {

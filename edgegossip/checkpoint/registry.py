@@ -5,7 +5,8 @@ A frozen dataclass is its fields, each checked against its annotation. What a st
 around it (its view, whose topology and codec are objects of this process) has an *adapter*: the few
 values that belong to the state, and a function that puts them into what the present process has.
 
-`STATES` has gossip's and the codecs' states. A new state class is one line there;
+`STATES` has gossip's and the codecs' states. A new state class is one line there, and none where it
+is of another package that adds a codec or an algorithm;
 `tests/checkpoint/test_states.py` keeps a state of every algorithm with every codec, and fails when
 one is missing. `check_structure` then holds a state that was read against one of this run.
 """
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_ty
 
 import numpy as np
 
+from edgegossip import plugins
 from edgegossip.frame import Frame
 from edgegossip.gossip.base import NodeView
 from edgegossip.gossip.scheme import RoundContext
@@ -72,7 +74,7 @@ class Registry:
         """Return a value's name and fields. Raises UsageError on a class that is not in the
         registry, a field that is not of its type; `where` is the way to the value, for its text."""
         cls = type(value)
-        entry = self._by_place.get((cls.__module__, cls.__qualname__))
+        entry = self._by_place.get((cls.__module__, cls.__qualname__)) or _foreign(cls.__module__, cls.__qualname__)
         if entry is None:
             raise UsageError(
                 f"{where} is a {cls.__module__}.{cls.__qualname__}, which is not in the table of what a checkpoint keeps "
@@ -94,7 +96,7 @@ class Registry:
         """Return the object of this name with these fields, by their names in files. Raises
         DataError on an unknown name or field, one that is missing and has no default, or a value
         that is not of the field's type or that the class refuses."""
-        entry = self._entries.get(name)
+        entry = self._entries.get(name) or _foreign(*name.partition(_OF_PLUGIN)[::2])
         if entry is None:
             raise DataError(f"it holds a {name!r}, which this version of edgegossip does not know")
         cls = getattr(import_module(entry.module), entry.attribute)
@@ -137,6 +139,15 @@ class Registry:
         return None
 
 
+_OF_PLUGIN = " of plug-in "
+
+
+def _foreign(module: str, attribute: str) -> Entry | None:
+    """Return the entry of a dataclass of another package's codec or algorithm; None for any other
+    class."""
+    return Entry(module, attribute, stored=f"{module}{_OF_PLUGIN}{attribute}") if plugins.is_of_one(module) else None
+
+
 # Whether a value is what an annotation says
 
 
@@ -169,7 +180,7 @@ def type_mismatch(value: Any, hint: Any) -> str | None:
         return _mapping(value, args)
     if origin is Sequence:
         return _items(value, list if isinstance(value, list) else tuple, (*args, ...))
-    if isinstance(origin, type) and origin.__module__.startswith("edgegossip."):
+    if isinstance(origin, type) and (origin.__module__.startswith("edgegossip.") or is_dataclass(origin)):
         return None if isinstance(value, origin) else _is(value, f"a {origin.__name__}")
     raise TypeError(f"no checkpoint knows how to check the annotation {hint}")
 

@@ -15,6 +15,7 @@ from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeGuard, TypeVar, cast
 
+from edgegossip import plugins
 from edgegossip.choices import did_you_mean
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Codec
 from edgegossip.types import ConfigError, DecodeError
@@ -171,17 +172,33 @@ class Registry:
         return cls(_Listed({name: name for name in file_of}, load), _Listed(wire_ids, load))
 
     def names(self) -> tuple[str, ...]:
-        """Return the names that `get` knows."""
-        return tuple(self.families)
+        """Return the names that `get` knows, those of other packages last."""
+        return (*self.families, *plugins.names("codecs"))
+
+    def family(self, name: str) -> Family | None:
+        """Return the family of this name, built in or of another package; None where there is
+        none. Raises ConfigError for one that cannot be used."""
+        if name in self.families:
+            return self.families[name]
+        found = plugins.find("codecs", name)
+        if found is None:
+            return None
+        family = found.what
+        if not isinstance(family, Family) or family.name != name:
+            raise ConfigError(f"{found.origin} adds a codec {name!r} that is no codecs.Family of this name")
+        if family.wire_id is not None and family.wire_id < 0x8000:
+            raise ConfigError(
+                f"{found.origin}: the wire id of codec {name} is {family.wire_id}; make it with plugins.wire_id({name!r})"
+            )
+        return family
 
     def get(self, name: str, params: Mapping[str, Any]) -> Codec[Any]:
         """Build a codec. Raises ConfigError on an unknown name or parameter, or a value out of
         range."""
-        family = self.families.get(name)
+        family = self.family(name)
         if family is None:
-            raise ConfigError(
-                f"there is no codec {name!r}{did_you_mean(name, self.families)}; valid: {', '.join(self.families)}"
-            )
+            valid = self.names()
+            raise ConfigError(f"there is no codec {name!r}{did_you_mean(name, valid)}; valid: {', '.join(valid)}")
         known = {p.name: p for p in family.params}
         for key in params:
             if key not in known:
@@ -208,7 +225,7 @@ class Registry:
     def from_wire(self, codec_id: int, params: bytes) -> Codec[Any]:
         """Return the codec that decodes a frame's body. Raises DecodeError on an unknown id or
         ill-formed parameters."""
-        family = self.by_wire_id.get(codec_id)
+        family = self.by_wire_id.get(codec_id) or self._foreign(codec_id)
         if family is None:
             known = ", ".join(f"{i} ({f.name})" for i, f in sorted(self.by_wire_id.items())) or "none"
             raise DecodeError(f"unknown codec id {codec_id}; this build knows {known}")
@@ -218,6 +235,11 @@ class Registry:
             return family.from_params_around(bytes(params), self.from_wire)
         assert family.from_params is not None, f"{family.name} has a wire id, and nothing that rebuilds it"
         return family.from_params(bytes(params))
+
+    def _foreign(self, codec_id: int) -> Family | None:
+        """The family of another package whose bodies go by this number."""
+        families = (self.family(name) for name in plugins.names("codecs") if name not in self.families)
+        return next((one for one in families if one is not None and one.wire_id == codec_id), None)
 
 
 def preset(name: str, family: Family, help: str, **defaults: Any) -> Family:

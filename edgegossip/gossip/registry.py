@@ -1,5 +1,6 @@
-"""Finds gossip algorithms by their names. A new one is a scheme, made by one function, and one line
-in `_SCHEMES` (or in `_OTHERS`, if it does not go by rounds)."""
+"""Finds gossip algorithms by their names. A new one is a scheme, made by one function, or a
+`GossipAlgorithm`, if it does not go by rounds, and one line in `MADE_BY`; of another package, an
+entry point."""
 
 from __future__ import annotations
 
@@ -9,13 +10,14 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, cast
 
+from edgegossip import plugins
 from edgegossip.choices import check_keywords, check_values, choose, unknown
 from edgegossip.gossip.base import GossipAlgorithm
 from edgegossip.gossip.scheme import Scheme
 
 # Name -> (file, what makes it). Only the one that a run needs is imported: a board has little
 # memory to spare.
-_SCHEMES: Mapping[str, tuple[str, str]] = MappingProxyType(
+MADE_BY: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "dpsgd": ("dpsgd", "dpsgd"),
         "deep-squeeze": ("symmetric", "deep_squeeze"),
@@ -29,14 +31,14 @@ _SCHEMES: Mapping[str, tuple[str, str]] = MappingProxyType(
         "gt-dsgd": ("tracking", "gt_dsgd"),
         "k-gt": ("tracking", "k_gt"),
         "motef": ("tracking", "motef"),
+        "ad-psgd": ("adpsgd", "AdPsgd"),
     }
 )
-_OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType({"ad-psgd": ("adpsgd", "AdPsgd")})
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that `get` knows."""
-    return (*_SCHEMES, *_OTHERS)
+    """Return the names that `get` knows, those of other packages last."""
+    return (*MADE_BY, *plugins.names("algorithms"))
 
 
 def get(name: str, **params: Any) -> GossipAlgorithm[Any]:
@@ -49,7 +51,7 @@ def get(name: str, **params: Any) -> GossipAlgorithm[Any]:
         algorithm = gossip.get("dpsgd", quorum=0.5, linger_s=2.0)
     """
     make = maker(name)
-    if name in _SCHEMES:
+    if not hasattr(make, "receive"):  # it makes a scheme
         return _by_rounds(name, make, params)
     check_keywords("algorithm", name, make, params)
     return cast("GossipAlgorithm[Any]", make(**params))
@@ -63,7 +65,9 @@ def having(holds: Callable[[GossipAlgorithm[Any]], bool]) -> tuple[str, ...]:
 def maker(name: str) -> Callable[..., Any]:
     """Return what makes the algorithm, or its scheme, with its own parameters as keywords. Raises
     ConfigError on an unknown name."""
-    file, attribute = choose("algorithm", name, {**_SCHEMES, **_OTHERS})
+    if name not in MADE_BY and (found := plugins.find("algorithms", name)):
+        return cast("Callable[..., Any]", found.what)
+    file, attribute = choose("algorithm", name, MADE_BY)
     return cast("Callable[..., Any]", getattr(import_module(f"{__package__}.{file}"), attribute))
 
 

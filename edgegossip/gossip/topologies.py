@@ -1,6 +1,6 @@
 """Says who talks to whom: topologies by name, by rule and from a file, and what each costs.
 
-A new topology is one function and one line in `_BUILDERS`."""
+A new topology is one function and one line in `BUILDERS`; of another package, an entry point."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, cast
 
 import numpy as np
 from typing_extensions import override
 
+from edgegossip import plugins
 from edgegossip.choices import Range, check_keywords, choose
 from edgegossip.gossip import topology_file
 from edgegossip.gossip import weights as mixing
@@ -406,7 +407,7 @@ def nobody(n: int) -> GraphTopology:
 # -- By name
 
 
-_BUILDERS: Mapping[str, Callable[..., GraphTopology]] = MappingProxyType(
+BUILDERS: Mapping[str, Callable[..., GraphTopology]] = MappingProxyType(
     {
         "ring": ring,
         "directed-ring": directed_ring,
@@ -424,14 +425,16 @@ _BUILDERS: Mapping[str, Callable[..., GraphTopology]] = MappingProxyType(
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that `get` knows."""
-    return tuple(_BUILDERS)
+    """Return the names that `get` knows, those of other packages last."""
+    return (*BUILDERS, *plugins.names("topologies"))
 
 
 def builder(name: str) -> Callable[..., GraphTopology]:
     """Return the function that builds the topology `name`, with its parameters as keywords beside
     n. Raises ConfigError on an unknown name."""
-    return choose("topology", name, _BUILDERS)
+    if name not in BUILDERS and (found := plugins.find("topologies", name)):
+        return cast("Callable[..., GraphTopology]", found.what)
+    return choose("topology", name, BUILDERS)
 
 
 def get(name: str, n: int, **params: Any) -> GraphTopology:

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from edgegossip.agreement import Agreement
 from edgegossip.training import names
-from edgegossip.training.base import Workload
+from edgegossip.training.base import Workload, plugin_facts
 from edgegossip.training.check import check, check_data, check_parts
 from edgegossip.types import ConfigError
 
@@ -217,7 +217,7 @@ def first_model(
     from edgegossip.training.model import initial_values
 
     layout, x, arrays = initial_values(recipe, board)
-    agreement = Agreement(layout.facts() if is_custom(recipe) else {})
+    agreement = Agreement({**(layout.facts() if is_custom(recipe) else {}), **plugin_facts(recipe)})
     return FirstModel(layout, x, build_evaluator(recipe) if here else None, agreement, arrays)
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from edgegossip import gossip
-from edgegossip.agreement import Agreement
+from edgegossip import codecs, gossip, plugins
+from edgegossip.agreement import Agreement, Fact
+from edgegossip.gossip import topologies
+from edgegossip.gossip.registry import MADE_BY
 from edgegossip.layout import Layout
-from edgegossip.recipe import GossipSection, ServerSection
+from edgegossip.recipe import GossipSection, Recipe, ServerSection
 from edgegossip.types import ConfigError, LocalUpdate, Metrics, Round, Vec
 
 KEPT = "kept/"  # in a snapshot, before the names of what of the model stays on its board
@@ -116,6 +119,15 @@ class Around(Workload):
     @override
     def state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
         return self._workload.state(x)
+
+
+def plugin_facts(recipe: Recipe) -> dict[str, Fact]:
+    """Return the fact "plugins" of an agreement, where the run takes something from another
+    package."""
+    down = {"name": recipe.server.downlink, "params": recipe.server.downlink_params}
+    built_in = {*codecs.REGISTRY.families, *MADE_BY, *topologies.BUILDERS, topologies.NOBODY}
+    found = plugins.used([asdict(recipe.codec), asdict(recipe.gossip), down], built_in)
+    return {"plugins": ", ".join(f"{name} of {origin}" for name, origin in sorted(found.items()))} if found else {}
 
 
 def stage_metrics(stages_s: Mapping[str, float]) -> dict[str, float]:

@@ -38,7 +38,7 @@ from typing_extensions import override
 from edgegossip.agreement import Agreement
 from edgegossip.layout import Layout
 from edgegossip.recipe import Recipe
-from edgegossip.training.base import Workload
+from edgegossip.training.base import Workload, plugin_facts
 from edgegossip.training.run import Context, Run, join, running
 from edgegossip.training.steps import Remark
 from edgegossip.training.vector import named_arrays, whole_state
@@ -107,7 +107,7 @@ class ScriptWorkload(Workload):
 
     @override
     def agreement(self) -> Agreement:
-        return self._run._agreement()
+        return Agreement({**self._run._agreement().facts, **plugin_facts(self._recipe)})
 
     @override
     def initial(self, seed: int) -> Vec:

@@ -29,7 +29,7 @@ from edgegossip.telemetry.records import STAGES
 from edgegossip.training import device as devices
 from edgegossip.training import models, tasks
 from edgegossip.training import optimizer as optimizers
-from edgegossip.training.base import KEPT, Workload
+from edgegossip.training.base import KEPT, Workload, plugin_facts
 from edgegossip.training.check import check_augmentation, task_of
 from edgegossip.training.data import Board, DataSet, Description, Examples, boards_of, open_data
 from edgegossip.training.data.doubts import doubts
@@ -212,7 +212,15 @@ class TorchWorkload(Workload):
         inputs and targets, names of classes, normalisation, layout, frozen parameters and first
         model."""
         task, start = task_of(self._recipe.training, self._about), sums(self.initial(self._recipe.run.seed))
-        return Agreement({**self._about.facts(), **self._shared.vector.facts(), "task": task, "start": start})
+        return Agreement(
+            {
+                **self._about.facts(),
+                **self._shared.vector.facts(),
+                **plugin_facts(self._recipe),
+                "task": task,
+                "start": start,
+            }
+        )
 
     @override
     def initial(self, seed: int) -> Vec:

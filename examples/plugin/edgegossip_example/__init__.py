@@ -1,0 +1,1 @@
+"""Adds a codec, a topology and a gossip algorithm to edgegossip."""
