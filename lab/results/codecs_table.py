@@ -1,10 +1,9 @@
 """Print or write the table of docs/codecs.md: bits and errors of synthetic values, from the results
-of `python -m lab.bench codecs`. Speeds depend on machine and day, and stand in docs/results alone.
+of `python -m lab.bench codecs`. Speeds depend on machine and day, and stand in lab/results alone.
 
-    python -m lab.results.codecs_table docs/results/codecs-100mb-zen4.json
-    python -m lab.results.codecs_table docs/results/codecs-100mb-zen4.json --write docs/codecs.md
+    python -m lab.results.codecs_table lab/results/pages/NAME.json [--write docs/codecs.md]
 
-The first prints it, the second puts it there, with the link to the results.
+With --write it is put there, with the link to the results.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ HEAD = (
     "| codec | coder | bits a value | relative error |",
     "| --- | --- | ---: | ---: |",
 )
-LINK = re.compile(r"\[results/(codecs-[\w-]+\.json)\]\(results/\1\)")
+LINK = re.compile(r"\[(codecs-[\w-]+)\]\(\.\./lab/results/pages/\1\.json\)")
 TABLE = re.compile(re.escape("\n".join(HEAD)) + r"\n(\|.*\n)+")
 
 
@@ -57,7 +56,7 @@ def linked(page: str) -> str:
 
 def written(page: str, document: dict[str, Any], name: str) -> str:
     """The page with table and link of these results. ValueError where it has no place for one."""
-    for pattern, text in ((TABLE, table(document)), (LINK, f"[results/{name}](results/{name})")):
+    for pattern, text in ((TABLE, table(document)), (LINK, f"[{name}](../lab/results/pages/{name}.json)")):
         page, count = pattern.subn(lambda _, text=text: text, page)
         if count != 1:
             raise ValueError(f"{count} places for {text.splitlines()[0]!r} on the page")
@@ -74,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(table(document), end="")
     else:
         page = options.write.read_text(encoding="utf-8")
-        options.write.write_text(written(page, document, options.results.name), encoding="utf-8")
+        options.write.write_text(written(page, document, options.results.stem), encoding="utf-8")
 
 
 if __name__ == "__main__":
