@@ -408,14 +408,14 @@ ROWS = (
         _equation_2,
         _SAME._replace(size="gradients of ResNet-20 in buckets of 512, 100 iterations, one seed; any vector"),
         why="Not of any vector: for buckets of 2 * 4^s to 9/4 * 4^s values the printed one is too small, and "
-        "[another](../../docs/codecs.md#what-theory-promises) stands for it here. These buckets are smaller",
+        "[another](differences.md#what-theory-promises-of-codecs) stands for it here. These buckets are smaller",
     ),
     Row(
         "Equation 3",
         "bounds the length of a bucket's code",
         _equation_3,
         COMPUTED._replace(size="buckets of 65,536 values, three laws; any"),
-        why="With [constants of this package](../../docs/codecs.md#what-theory-promises) in place of the paper's 1 + o(1), "
+        why="With [constants of this package](differences.md#what-theory-promises-of-codecs) in place of the paper's 1 + o(1), "
         "which no measurement can test",
     ),
     Row(

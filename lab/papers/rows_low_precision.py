@@ -48,7 +48,10 @@ _NORMS = Run(
     "edgegossip study cifar10-gossip --sweep-file norms --set data.dir=DIR",
     "ResNet-20, eight boards, skew 0.8, two epochs, one seed; 200 epochs",
 )
-_ONE_SEED_OF_NORMS = "Rounding alone moves one seed of so short a run by some points ([int8-accuracy.md](../results/pages/int8-accuracy.md))"
+_ONE_SEED_OF_NORMS = (
+    "Rounding alone moves one seed of so short a run by some points "
+    "([int8-accuracy](../results/pages/int8-accuracy.md))"
+)
 _STEP = Run(
     "papers/int8",
     "python -m lab.bench int8 --batch 32 --dw 16 --repeat 3",
@@ -72,7 +75,10 @@ _NOT_TIME = "The paper gives compute, not time"
 _OWN_NORM = (
     "EvoNorm in fp32 has a kernel of its own here, which torch has not: beside torch's own operations int8 gains more"
 )
-_VNNI = "AVX2 has at most twice float32's rate for bytes; with AVX-512 VNNI it is near three ([int8.md](../results/pages/int8.md))"
+_VNNI = (
+    "AVX2 has at most twice float32's rate for bytes; with AVX-512 VNNI it is near three "
+    "([int8](../results/pages/int8.md))"
+)
 
 
 def _int8(case: str, skew: float, least: float, most: float = math.inf) -> Find:
