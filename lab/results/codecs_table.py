@@ -17,31 +17,33 @@ from typing import Any
 
 Row = dict[str, Any]
 
-CODERS = (None, "raw", "huffman")
-
 HEAD = (
-    "| codec | coder | bits a value | relative error |",
-    "| --- | --- | ---: | ---: |",
+    "| codec | relative error | bits a value | with `huffman` |",
+    "| --- | ---: | ---: | ---: |",
 )
 LINK = re.compile(r"\[(codecs-[\w-]+)\]\(\.\./lab/results/pages/\1\.json\)")
 TABLE = re.compile(re.escape("\n".join(HEAD)) + r"\n(\|.*\n)+")
 
 
 def rows_of(document: dict[str, Any]) -> list[Row]:
-    """Those of synthetic values, of the largest size that was measured, with the coders to take."""
-    synthetic = [row for row in document["rows"] if row["input"] == "synthetic" and row["stage"] in CODERS]
+    """Those of synthetic values, of the largest size that was measured."""
+    synthetic = [row for row in document["rows"] if row["input"] == "synthetic"]
     largest = max(row["n"] for row in synthetic)
     return [row for row in synthetic if row["n"] == largest]
 
 
 def table(document: dict[str, Any]) -> str:
-    """Lines of Markdown, each with its end."""
-    return "".join(f"{line}\n" for line in (*HEAD, *map(_line, rows_of(document))))
+    """Lines of Markdown, each with its end: one a codec, with the coders to take."""
+    codecs: dict[str, dict[str, Row]] = {}
+    for row in rows_of(document):
+        codecs.setdefault(row["codec"], {})[row["stage"] or "raw"] = row
+    return "".join(f"{line}\n" for line in (*HEAD, *(_line(name, of) for name, of in codecs.items())))
 
 
-def _line(row: Row) -> str:
-    cells = (row["codec"], row["stage"] or "", f"{row['bits_per_value']:.2f}", f"{row['relative_error']:.3g}")
-    return f"| {' | '.join(cells)} |"
+def _line(name: str, of: dict[str, Row]) -> str:
+    bits = (f"{of[stage]['bits_per_value']:.2f}" if stage in of else "" for stage in ("raw", "huffman"))
+    error = next(iter(of.values()))["relative_error"]
+    return f"| {' | '.join((name, f'{error:.3g}', *bits))} |"
 
 
 def linked(page: str) -> str:

@@ -24,6 +24,7 @@ DOCUMENT = {
         row("qsgd", "raw", n=10),
         row("fp32", None, relative_error=0.0),
         row("qsgd", "raw"),
+        row("qsgd", "huffman", bits_per_value=2.1),
         row("qsgd", "raw", "gradient"),
     ]
 }
@@ -37,10 +38,10 @@ def test_the_page_s_table_is_of_the_results_that_it_links():
     assert codecs_table.written(PAGE, document, name) == PAGE, again
 
 
-def test_rows_are_those_of_synthetic_values_of_the_largest_size():
+def test_a_codec_has_a_row_of_synthetic_values_of_the_largest_size():
     assert codecs_table.table(DOCUMENT).splitlines()[2:] == [
-        "| fp32 |  | 4.03 | 0 |",
-        "| qsgd | raw | 4.03 | 0.977 |",
+        "| fp32 | 0 | 4.03 |  |",
+        "| qsgd | 0.977 | 4.03 | 2.10 |",
     ]
 
 
