@@ -74,7 +74,7 @@ image-smoke: $(ALL) ## an image from nothing to a training board, emulated; need
 
 docs: ## build the documentation as a site: site/index.html, which needs no server
 	@test -x $(VENV)/bin/zensical || $(PIP) --quiet install "zensical>=0.0.73,<0.2"
-	@$(BIN)/zensical build --strict
+	@$(BIN)/python scripts/site.py && $(BIN)/zensical build --strict
 
 fuzz: $(ALL) ## fuzz the native decoders under clang's sanitizers; SECONDS=60
 	@$(BIN)/python -m tests.fuzz.native.run --seconds $(SECONDS)

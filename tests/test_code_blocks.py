@@ -8,7 +8,7 @@ run; `run` and `report` are spared what takes long. A page may say, in a comment
     <!-- slow: why -->         run by `make test-slow` alone
     <!-- given: code -->       what a reader has by then: Python or commands, run before the block
 
-What was typed for docs/results stays as it was; docs/python.md has tests/test_python_page.py.
+What was typed for lab/results/pages stays as it was; docs/python.md has tests/test_python_page.py.
 """
 
 from __future__ import annotations

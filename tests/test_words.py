@@ -67,7 +67,7 @@ KEPT = {
     ("edgegossip/security/tls.py", "knock"),
     ("edgegossip/__init__.py", "LocalError"),  # scripts of 0.1 may catch it
 }
-FOLDERS = ("edgegossip", "tests", "docs", "examples", "scripts", "proto")
+FOLDERS = ("edgegossip", "lab", "tests", "docs", "examples", "scripts", "proto")
 SUFFIXES = (".py", ".pyi", ".cpp", ".hpp", ".inc", ".proto", ".md", ".toml")
 
 
@@ -78,7 +78,7 @@ def files() -> dict[Path, str]:
         path: path.read_text(encoding="utf-8")
         for path in [*ROOT.glob("*.md"), *(p for folder in FOLDERS for p in (ROOT / folder).rglob("*"))]
         if path.suffix in SUFFIXES and path.name != "CHANGELOG.md" and path != Path(__file__)
-        if ROOT / "docs" / "results" not in path.parents
+        if ROOT / "lab" / "results" / "pages" not in path.parents
     }
 
 

@@ -17,8 +17,21 @@ All numbers are little-endian. Nothing follows END, so a file that was cut off, 
 has none and is known to be torn.
 
 A tree names classes, and only those of a `Registry` can appear: what is read from a disk decides
-nothing but the values of fields whose types are checked (docs/checkpoints.md has the tags). Every
-length is held against the bytes that are there before anything is allocated by it.
+nothing but the values of fields whose types are checked. Every length is held against the bytes
+that are there before anything is allocated by it. META and TREE are tagged values:
+
+    N T F    None, true, false
+    I        length, two's complement
+    D        float64
+    S B      length, UTF-8; length, bytes
+    C        blob: bytes
+    A        blob, dtype, dimensions, extents
+    ( [ f s  count, items: tuple, list, frozenset, set
+    { M      count, keys and values: dict, read-only mapping
+    E        name, value of an enum
+    O        name, count, field names and values
+
+Lengths, counts and numbers of blobs are unsigned LEB128.
 """
 
 from __future__ import annotations

@@ -9,6 +9,17 @@ worse.
 
 The order of calls on `Files` is all that matters, and `tests/checkpoint` goes through it: kill -9
 at each of them, and a disk that loses and reorders what was not synced.
+
+    store = Store(Path("checkpoint/board-0"), {"run": run_id})  # the identity, compared when read
+    found = store.load()  # Found(value, meta, path, skipped), or None
+    store.save({"codec": codec_state, "momentum": momentum}, round=12)  # durable when it returns
+    writer = Writer(store, say=print)  # the same on a thread of its own
+    writer.offer(13, {"codec": codec_state, "momentum": momentum})
+    writer.close(patience_s=10.0)
+
+A value is made of numbers, text, bytes, None, tuples, lists, mappings, sets, numpy arrays and
+classes of a `Registry`: `Store(..., classes=Registry([...]))`. Gossip states need the run that they
+belong to: `store.load(RunContext.of(view))`.
 """
 
 from __future__ import annotations

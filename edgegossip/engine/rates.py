@@ -14,12 +14,12 @@ a message over its signal, with e its relative error: e^2 where errors are unbia
 which a gradient's second moment grows (Alistarh et al., "QSGD", 2017, theorem 3.4); e^2 / (1 - e^2)
 where feedback or differences repair them, so many rounds later a value is said on average
 (Karimireddy et al., "Error feedback fixes SignSGD", 2019, theorem II). Of whole models w is 240
-e^2: their mean stays what it is, but gradients are taken so far from it. These numbers are measured
-(docs/results/auto.md): in training to an accuracy much noise costs few rounds. Near where a board
-is now, e^2 ~ B^-3 for `dither` and log e^2 ~ B^(1/2) for `deadzone`: fitted to gradients of four
-models, anchored anew in every round at the error of the last message. So what counts is seconds to
-the same model, as in DC2 (Abdelmoniem and Canini 2021), and not a share of the bandwidth, as in
-Kimad (Xin et al. 2023).
+e^2: their mean stays what it is, but gradients are taken so far from it. These numbers are
+measured: in training to an accuracy much noise costs few rounds. Near where a board is now,
+e^2 ~ B^-3 for `dither` and log e^2 ~ B^(1/2) for `deadzone`: fitted to gradients of four models,
+anchored anew in every round at the error of the last message. So what counts is seconds to the same
+model, as in DC2 (Abdelmoniem and Canini 2021), and not a share of the bandwidth, as in Kimad (Xin
+et al. 2023).
 
 The reflexes are those of congestion control. As in Google's for WebRTC (Carlucci et al. 2016) and
 TCP's, a link that got slow is believed at once and one that got fast little by little: a number at

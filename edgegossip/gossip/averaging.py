@@ -4,7 +4,7 @@ Two rules, for the two ways of saying a model in few bits (publish.py). A differ
 copy shrinks as training converges, and with it what a message gets wrong: eta need only keep the
 recursion stable. A memory of what was lost goes with whole models, which do not shrink: every
 message is wrong by a share of the model itself, for ever, and eta is what that is multiplied by.
-docs/results/averaging-rates.md has the measurements."""
+lab/results/pages/averaging-rates.md has the measurements."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ lets in.
 
 gRPC's server listens behind it on a socket that has a name inside this machine only. The front end
 is there because gRPC for Python neither tells why a handshake failed nor bounds who connects how
-often, has no revocation list and cannot cut a connection off (docs/decisions/tls-front-end.md has
+often, has no revocation list and cannot cut a connection off (lab/decisions/tls-front-end.md has
 what was measured). So a caller comes twice:
 
 1. For the admission handshake (handshake.py), in TLS with us. It hears what we think of it, and

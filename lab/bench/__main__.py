@@ -95,7 +95,7 @@ def codecs(options: Codecs) -> int:
       python -m lab.bench codecs --size 8MB
       python -m lab.bench codecs --codec elastiquant --codec topk:ratio=0.001 --input synthetic
       python -m lab.bench codecs --input gradient --set data.name=cifar10 --set model.name=resnet20
-      python -m lab.bench codecs --check -o docs/results
+      python -m lab.bench codecs --check -o lab/results/pages
 
     The network behind `gradient` is a recipe's; --set changes its [data], [model] and [training].
     """
@@ -135,7 +135,7 @@ def mesh(options: Mesh) -> int:
     Examples:
       python -m lab.bench mesh --case throughput --case latency
       python -m lab.bench mesh --case ring --boards 8
-      python -m lab.bench mesh --check -o docs/results
+      python -m lab.bench mesh --check -o lab/results/pages
     """
     from lab.bench.mesh import Settings, run
 
@@ -249,7 +249,7 @@ def server(options: Server) -> int:
     Examples:
       python -m lab.bench server --boards 2 --size 1MB
       python -m lab.bench server --boards 18 --size 1MB --no-stock --codec co3
-      python -m lab.bench server --check -o docs/results
+      python -m lab.bench server --check -o lab/results/pages
 
     Boards train next to nothing: what is measured is the round itself.
     """

@@ -114,7 +114,7 @@ def verdict_line(verdict: dict[str, Any]) -> str:
 
 
 def markdown(document: dict[str, Any]) -> str:
-    """Return the document as docs/results keeps it."""
+    """Return the document as lab/results/pages keeps it."""
     machine = document["machine"]
     facts = f"{machine_line(machine)}; {packages_line(machine, 'grpcio')}"
     return page(

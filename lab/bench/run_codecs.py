@@ -433,7 +433,7 @@ def verdict_line(verdict: dict[str, Any]) -> str:
 
 
 def markdown(document: dict[str, Any]) -> str:
-    """Return the document as docs/results keeps it."""
+    """Return the document as lab/results/pages keeps it."""
     machine = document["machine"]
     return page(
         "Codecs: size, error and speed",

@@ -189,7 +189,7 @@ def verdict_line(verdict: Row) -> str:
 
 
 def markdown(document: Row) -> str:
-    """Return the document as docs/results keeps it."""
+    """Return the document as lab/results/pages keeps it."""
     return page(
         "Rounds through a coordinator",
         machine_line(document["machine"]),

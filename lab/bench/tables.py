@@ -1,5 +1,5 @@
 """What all benchmarks show alike: the machine, the words for a target that holds or fails, and the
-Markdown page as docs/results keeps it."""
+Markdown page as lab/results/pages keeps it."""
 
 from __future__ import annotations
 

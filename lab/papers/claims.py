@@ -1,6 +1,6 @@
 """What a few runs say of what a paper claims: means with 95 % intervals over seeds, and whether the
-claim's range holds all of an interval, part of it, or none. A row of docs/papers.md is such a
-claim, and takes what it says of ours from the JSON of docs/results alone."""
+claim's range holds all of an interval, part of it, or none. A row of lab/papers/README.md is such a
+claim, and takes what it says of ours from the JSON of lab/results/pages alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "pages"
 ONE_RUN = 5.0  # points of accuracy that a difference of two single runs may be off: see `apart`
 CHANCE = math.inf  # the same where seeds are known to lie further apart: one says nothing
 
@@ -111,7 +111,7 @@ Document: TypeAlias = Any
 
 
 class Kept:
-    """Reads the JSON of docs/results, each file once."""
+    """Reads the JSON of lab/results/pages, each file once."""
 
     def __init__(self, folder: Path = RESULTS) -> None:
         self.folder = folder
@@ -164,7 +164,7 @@ Find: TypeAlias = Callable[[Kept], Finding]
 class Run(NamedTuple):
     """Says where what is ours comes from."""
 
-    data: str  # the JSON in docs/results, without .json
+    data: str  # the JSON in lab/results/pages, without .json
     command: str
     size: str = ""  # beside the paper's
     parts: tuple[str, ...] = ()  # of the JSON, where it has several; none: all
@@ -198,7 +198,7 @@ class Row:
         ours, size, source = "", "", ""
         if self.find is not None and self.run is not None:
             ours, size = str(self.find(kept)), self.run.size
-            data = f"[{self.run.data}](results/{self.run.data}.json)"
+            data = f"[{self.run.data}](../results/pages/{self.run.data}.json)"
             source = f"`{self.run.command}`; {data}, commit {kept.commits(self.run.data, self.run.parts)}"
         state = self.state(kept)
         marked = f"**{state}**" if state == "does not agree" else state
@@ -267,7 +267,7 @@ def _compared(a: float, b: float, found: Interval, runs: str, least: float, most
 def study(
     name: str, case: str, other: str, least: float = -math.inf, most: float = math.inf, alone: float = ONE_RUN
 ) -> Find:
-    """Compare two cases of a study of docs/results."""
+    """Compare two cases of a study of lab/results/pages."""
 
     def find(kept: Kept) -> Finding:
         [a], [b] = kept.rows(name, case=case), kept.rows(name, case=other)

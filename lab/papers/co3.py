@@ -1,4 +1,4 @@
-"""docs/results/papers/co3.json: Figures 1 to 3 of CO3 (Chen, Hernandez, Huang, Rini 2022).
+"""lab/results/pages/papers/co3.json: Figures 1 to 3 of CO3 (Chen, Hernandez, Huang, Rini 2022).
 
     python -m lab.papers.co3 bias
     python -m lab.papers.co3 cnn --data DIR
@@ -8,7 +8,8 @@
 
 DIR holds CIFAR-10. `bias` computes Figure 1; a model's name trains it by Algorithm 1 with the
 product's grid, Table II's rate and batch, and measures Figures 2 and 3 as it goes, after every few
-steps: what is there when it is stopped counts. `pictures` draws docs/images/papers-co3-*.png.
+steps: what is there when it is stopped counts. `pictures` draws papers-co3-*.png
+of lab/results/pages/images.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from lab.papers import gradients
 from lab.papers import make_gennorm_tables as gennorm
 from lab.results.resumable import heading, keep_part
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-RESULTS = DOCS / "results" / "papers" / "co3.json"
+PAGES = Path(__file__).resolve().parents[1] / "results" / "pages"
+RESULTS = PAGES / "papers" / "co3.json"
 RATE, BATCH, GAMMA = 0.01, 64, 0.9  # the paper's Table II and Figure 3
 LAWS = ("normal", "laplace", "gennorm")
 LAYERS = ("upper", "middle", "lower")
@@ -280,7 +281,7 @@ def pictures() -> None:
         "the paper's equation 9": [(r["beta"], r["eq9"]) for r in rows],
     }
     series = [Series("scale of the smallest error", name, "", points) for name, points in curves.items()]
-    fig = panels(series, "CO3, Figure 1", DOCS / "images" / "papers-co3-bias.png", Axis("beta"), Axis("k"), "curves")
+    fig = panels(series, "CO3, Figure 1", PAGES / "images" / "papers-co3-bias.png", Axis("beta"), Axis("k"), "curves")
     print(fig)
     for name in {row["part"] for row in document["rows"]} & set(RUNS):
         shown = {
@@ -293,7 +294,7 @@ def pictures() -> None:
                 for layer in LAYERS
                 for key, label in keys.items()
             ]
-            path = DOCS / "images" / f"papers-co3-{figure}-{name}.png"
+            path = PAGES / "images" / f"papers-co3-{figure}-{name}.png"
             print(panels(series, f"{title}: {name}", path, Axis("step"), y, "curves"))
 
 

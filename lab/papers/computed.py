@@ -1,4 +1,4 @@
-"""docs/results/papers/computed.json: what the papers say that takes no training to check.
+"""lab/results/pages/papers/computed.json: what the papers say that takes no training to check.
 
     python -m lab.papers.computed
     python -m lab.results papers
@@ -31,7 +31,7 @@ from edgegossip.training import models
 from edgegossip.training.partition import by_skew
 from lab.results.resumable import keep_part
 
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "papers" / "computed.json"
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "pages" / "papers" / "computed.json"
 MODELS = {  # model, its norm
     "resnet20": "range-evonorm",
     "resnet54": "range-evonorm",

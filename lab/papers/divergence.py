@@ -1,7 +1,7 @@
-"""Why runs of docs/results/study-fashion.json diverge at 99 %: a table and a picture of
-docs/results/papers/divergence.json.
+"""Why runs of lab/results/pages/study-fashion.json diverge at 99 %: a table and a picture of
+lab/results/pages/papers/divergence.json.
 
-    edgegossip study fashion-gossip --sweep-file docs/results/papers/divergence.toml \
+    edgegossip study fashion-gossip --sweep-file lab/results/pages/papers/divergence.toml \
         --set data.dir=DIR -o FOLDER
     python -m lab.papers keep divergence FOLDER
     python -m lab.results study-fashion
@@ -16,8 +16,8 @@ from typing import Any
 
 from lab.results.resumable import heading
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-RESULTS = DOCS / "results" / "papers" / "divergence.json"
+PAGES = Path(__file__).resolve().parents[1] / "results" / "pages"
+RESULTS = PAGES / "papers" / "divergence.json"
 
 
 def run_table(document: Any) -> str:
@@ -46,7 +46,7 @@ def pictures() -> None:
         Series("distance of the models from their mean", row["case"], f"seed {row['seed']}", row["consensus"])
         for row in document["rows"]
     ]
-    path = DOCS / "images" / "papers-divergence.png"
+    path = PAGES / "images" / "papers-divergence.png"
     print(panels(series, "Fashion-MNIST at 99 %", path, Axis("round"), Axis("distance", log=10), "curves"))
 
 

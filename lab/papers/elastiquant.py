@@ -1,4 +1,4 @@
-"""docs/results/papers/elastiquant.json: variances of ElastiQuant (Sudharsan et al., SAC 2022).
+"""lab/results/pages/papers/elastiquant.json: variances of ElastiQuant (Sudharsan et al., SAC 2022).
 
     python -m lab.papers.elastiquant bounds
     python -m lab.papers.elastiquant SCHEME... --data DIR
@@ -8,8 +8,8 @@
 DIR holds CIFAR-10. `bounds` computes section 3.6.2. A SCHEME (fp32, qsgd, qsgd-v,
 4-bit-elastiquant, 8-bit-elastiquant) trains ResNet-20 on virtual boards that send each other their
 gradients, and the variance of what they send (Figures 1 e-f and 2 d) is measured as it goes; what
-is there when it is stopped counts. On fp32's way all
-schemes encode the same gradients too. `pictures` draws docs/images/papers-elastiquant-*.png.
+is there when it is stopped counts. On fp32's way all schemes encode the same gradients too.
+`pictures` draws papers-elastiquant-*.png of lab/results/pages/images.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from edgegossip.training.vector import ModelVector
 from lab.papers import gradients
 from lab.results.resumable import heading, keep_part
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-RESULTS = DOCS / "results" / "papers" / "elastiquant.json"
+PAGES = Path(__file__).resolve().parents[1] / "results" / "pages"
+RESULTS = PAGES / "papers" / "elastiquant.json"
 TRAINED = ("fp32", "qsgd", "qsgd-v", "4-bit-elastiquant", "8-bit-elastiquant")
 SCHEMES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "fp32": ("fp32", {}),
@@ -228,7 +228,7 @@ def pictures() -> None:
     from edgegossip.sweep.plots import Axis, Series, panels
 
     document = json.loads(RESULTS.read_text(encoding="utf-8"))
-    images = DOCS / "images"
+    images = PAGES / "images"
     ways = [
         Series("each scheme's own way", name, "", [(r["step"], r["sampling"] + r["quantisation"]) for r in rows])
         for name in TRAINED

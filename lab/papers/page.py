@@ -1,14 +1,14 @@
-"""docs/papers.md: every table and figure of the five papers, beside what was measured here.
+"""lab/papers/README.md: every table and figure of the five papers, beside what was measured here.
 
     python -m lab.papers keep NAME FOLDER
     python -m lab.papers pictures
     python -m lab.papers check
     python -m lab.results papers
 
-`keep` puts the runs of a study, seed by seed, into docs/results/papers/NAME.json. `pictures` draws
-all of docs/images/papers-*.png. `check` makes the page anew from the JSON, means and intervals
-included, and its exit code is 1 where the page says something else, or where a row has a figure
-that was typed. Rows are in rows_*.py; they take what they say of ours from JSON only.
+`keep` puts the runs of a study, seed by seed, into papers/NAME.json of lab/results/pages, and
+`pictures` draws images/papers-*.png there. `check` makes the page anew from the JSON, means and
+intervals included, and its exit code is 1 where the page says something else, or where a row has a
+figure that was typed. Rows are in rows_*.py; they take what they say of ours from JSON only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from edgegossip.files import write_atomic
 from lab.papers import rows_bagua, rows_co3, rows_elasticl, rows_elastiquant, rows_low_precision
 from lab.papers.claims import ONE_RUN, RESULTS, Kept, Row, Run, apart
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = Path(__file__).resolve().with_name("README.md")
 ROWS: Mapping[str, Sequence[Row]] = {
     "co3": rows_co3.ROWS,
     "elasticl": rows_elasticl.ROWS,
@@ -87,7 +87,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
 
 
 def keep(name: str, folder: Path) -> Path:
-    """Write a study's runs, seed by seed, as docs/results/papers/NAME.json; return its path."""
+    """Write a study's runs, seed by seed, as papers/NAME.json; return its path."""
     results = [json.loads(line) for line in (folder / "study.jsonl").read_text(encoding="utf-8").splitlines()]
     sources = {json.dumps(result["source"], sort_keys=True): result["source"] for result in results}
     document = {"sources": list(sources.values()), "rows": [_run(result) for result in results]}
@@ -156,14 +156,14 @@ def faults(kept: Kept | None = None) -> Iterable[str]:
                     yield f"{where}: typed into what is ours: {', '.join(found)}"
             if found := typed(row.why):
                 yield f"{where}: typed into the reason: {', '.join(found)}"
-    if found := typed((DOCS / "papers.md.in").read_text(encoding="utf-8")):
-        yield f"papers.md.in: typed: {', '.join(found)}"
-    if (DOCS / "papers.md").read_text(encoding="utf-8") != importlib.import_module("lab.results.pages").page("papers"):
-        yield "docs/papers.md is not what its JSON says: python -m lab.results papers"
+    if found := typed(PAGE.with_suffix(".md.in").read_text(encoding="utf-8")):
+        yield f"{PAGE.name}.in: typed: {', '.join(found)}"
+    if PAGE.read_text(encoding="utf-8") != importlib.import_module("lab.results.write").page("papers"):
+        yield "lab/papers/README.md is not what its JSON says: python -m lab.results papers"
 
 
 def pictures() -> None:
-    """Draw every picture that is made of docs/results/papers."""
+    """Draw every picture that is made of lab/results/pages/papers."""
     for name in ("co3", "elastiquant", "divergence"):
         importlib.import_module(f"lab.papers.{name}").pictures()
 

@@ -1,4 +1,4 @@
-"""Bagua's page on low-precision decentralised SGD: what it claims, for docs/papers.md."""
+"""Bagua's page on low-precision decentralised SGD: what it claims, for lab/papers/README.md."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from lab.papers.rows_low_precision import FASHION
 _FASHION = FASHION._replace(size="CNN, Fashion-MNIST, eight boards, 600 rounds, three seeds; not in the paper")
 _CIFAR = Run(
     "papers/bagua",
-    "edgegossip study bagua --sweep-file docs/results/papers/bagua.toml --set data.dir=DIR",
+    "edgegossip study bagua --sweep-file lab/results/pages/papers/bagua.toml --set data.dir=DIR",
     "CNN, CIFAR-10, eight boards, half an epoch, one seed; not in the paper",
 )
 _LONG = Run(
     "papers/bagua-long",
-    "edgegossip study bagua --sweep-file docs/results/papers/bagua-long.toml --set data.dir=DIR",
+    "edgegossip study bagua --sweep-file lab/results/pages/papers/bagua-long.toml --set data.dir=DIR",
     "CNN, CIFAR-10, eight boards, ten epochs; not in the paper",
 )
 _CLAIM = -1.0  # points that "the same" may be behind

@@ -1,4 +1,4 @@
-"""CO3 (Chen, Hernandez, Huang, Rini 2022): its tables and figures, for docs/papers.md."""
+"""CO3 (Chen, Hernandez, Huang, Rini 2022): its tables and figures, for lab/papers/README.md."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CNN = Run(
 
 _LONG = Run(
     "papers/co3-cnn",
-    "edgegossip study co3 --sweep-file docs/results/papers/co3-cnn.toml --set data.dir=DIR",
+    "edgegossip study co3 --sweep-file lab/results/pages/papers/co3-cnn.toml --set data.dir=DIR",
     "vanilla CNN, four boards, 30 epochs, three seeds; NASNetMobile, 150 epochs",
 )
 

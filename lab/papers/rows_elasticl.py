@@ -1,4 +1,4 @@
-"""ElastiCL (Sudharsan et al., SenSys 2021): its tables and figures, for docs/papers.md."""
+"""ElastiCL (Sudharsan et al., SenSys 2021): its tables and figures, for lab/papers/README.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ElastiQuant (Sudharsan et al., SAC 2022): its tables and figures, for docs/papers.md."""
+"""ElastiQuant (Sudharsan et al., SAC 2022): its tables and figures, for lab/papers/README.md."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ _BOUNDS = Run("papers/elastiquant", "python -m lab.papers.elastiquant bounds", "
 
 _BOARDS = Run(
     "papers/elastiquant-18",
-    "edgegossip study elastiquant --sweep-file docs/results/papers/elastiquant-18.toml --set data.dir=DIR",
+    "edgegossip study elastiquant --sweep-file lab/results/pages/papers/elastiquant-18.toml --set data.dir=DIR",
     "CNN, 18 boards, 200 iterations; ResNet, until convergence",
 )
 
 _SMALL = Run(
     "papers/table4-cnn",
-    "edgegossip study elastiquant --sweep-file docs/results/papers/table4-cnn.toml --set data.dir=DIR",
+    "edgegossip study elastiquant --sweep-file lab/results/pages/papers/table4-cnn.toml --set data.dir=DIR",
     "CNN, CIFAR-10, two boards, 15 epochs, three seeds; length not in the paper",
 )
 
@@ -303,7 +303,8 @@ ROWS = (
         _diverges,
         Run(
             "papers/table4-terngrad",
-            "edgegossip study elastiquant --sweep-file docs/results/papers/table4-terngrad.toml --seeds 1 --set data.dir=DIR",
+            "edgegossip study elastiquant --sweep-file lab/results/pages/papers/table4-terngrad.toml --seeds 1 "
+            "--set data.dir=DIR",
             "ResNet-20, two boards, 4 epochs, one seed; length not in the paper",
         ),
         why="In so short a run it learns. Three runs of ten times the length, whose data are those of commit e30b42f1, ended in "
@@ -407,15 +408,15 @@ ROWS = (
         _equation_2,
         _SAME._replace(size="gradients of ResNet-20 in buckets of 512, 100 iterations, one seed; any vector"),
         why="Not of any vector: for buckets of 2 * 4^s to 9/4 * 4^s values the printed one is too small, and "
-        "[another](codecs.md#what-theory-promises) stands for it here. These buckets are smaller",
+        "[another](differences.md#what-theory-promises-of-codecs) stands for it here. These buckets are smaller",
     ),
     Row(
         "Equation 3",
         "bounds the length of a bucket's code",
         _equation_3,
         COMPUTED._replace(size="buckets of 65,536 values, three laws; any"),
-        why="With [constants of this package](codecs.md#what-theory-promises) in place of the paper's 1 + o(1), which no "
-        "measurement can test",
+        why="With [constants of this package](differences.md#what-theory-promises-of-codecs) in place of the paper's 1 + o(1), "
+        "which no measurement can test",
     ),
     Row(
         "Section 3.4.1",

@@ -1,5 +1,5 @@
 """Low-precision decentralised training (Aketi, Kodge, Roy 2021): its tables and figures, for
-docs/papers.md."""
+lab/papers/README.md."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from lab.papers.claims import (
 
 _BOARDS = Run(
     "papers/low-precision",
-    "edgegossip study fashion-gossip --sweep-file docs/results/papers/low-precision.toml --seeds 1 --set data.dir=DIR",
+    "edgegossip study fashion-gossip --sweep-file lab/results/pages/papers/low-precision.toml --seeds 1 --set data.dir=DIR",
     "ResNet-8, Fashion-MNIST, eight boards, 800 rounds, one seed, at 99 % averaging rates of 0.02 (Deep-Squeeze) and 0.05; "
     "ResNet-20, CIFAR-10, 200 epochs, 0.01 in its authors' code",
 )
 _BEFORE = (
     "Runs of ResNet-20 with half the rounds, whose own commit was not recorded, had int8 behind in all of three pairs "
-    "([low-precision-resnet20.md](results/low-precision-resnet20.md))"
+    "([low-precision-resnet20.md](../results/pages/low-precision-resnet20.md))"
 )
 FASHION = Run(
     "papers/fashion",
-    "edgegossip study fashion-gossip --sweep-file docs/results/papers/fashion.toml --set data.dir=DIR",
+    "edgegossip study fashion-gossip --sweep-file lab/results/pages/papers/fashion.toml --set data.dir=DIR",
     "CNN, Fashion-MNIST, eight boards on a ring with links both ways, 600 rounds; ResNet-20, CIFAR-10, links one way, 200 epochs",
 )
 _QGM = FASHION._replace(
     data="papers/qgm",
-    command="edgegossip study fashion-gossip --sweep-file docs/results/papers/qgm.toml --set data.dir=DIR",
+    command="edgegossip study fashion-gossip --sweep-file lab/results/pages/papers/qgm.toml --set data.dir=DIR",
 )
 _NORMS = Run(
     "int8-norms",
@@ -49,7 +49,8 @@ _NORMS = Run(
     "ResNet-20, eight boards, skew 0.8, two epochs, one seed; 200 epochs",
 )
 _ONE_SEED_OF_NORMS = (
-    "Rounding alone moves one seed of so short a run by some points ([int8-accuracy.md](results/int8-accuracy.md))"
+    "Rounding alone moves one seed of so short a run by some points "
+    "([int8-accuracy](../results/pages/int8-accuracy.md))"
 )
 _STEP = Run(
     "papers/int8",
@@ -59,13 +60,13 @@ _STEP = Run(
 )
 _MACHINE = Run(
     "papers/table1",
-    "edgegossip study cifar10-gossip --sweep-file docs/results/papers/table1.toml --set data.dir=DIR",
+    "edgegossip study cifar10-gossip --sweep-file lab/results/pages/papers/table1.toml --set data.dir=DIR",
     "ResNet-20, one machine, three epochs, fp32 with EvoNorm-S0, three seeds; 200 epochs",
 )
 _BY_CONSTRUCTION = "a partition of this package has the degree by construction"
 _SENTLEN = Run(
     "papers/sentlen",
-    "edgegossip study low-precision --sweep-file docs/results/papers/sentlen.toml --set data.dir=DIR",
+    "edgegossip study low-precision --sweep-file lab/results/pages/papers/sentlen.toml --set data.dir=DIR",
     "encoder of 2 layers of 64 from nothing, four boards, 19,728 other sentences, 6 epochs, three seeds, AdamW with 1e-3, "
     "averaging rates at 99 % of 0.05 (CHOCO) and 0.02; 6 layers of 768 pretrained, 100,000, 5 epochs, Adam with 3e-5",
 )
@@ -75,7 +76,8 @@ _OWN_NORM = (
     "EvoNorm in fp32 has a kernel of its own here, which torch has not: beside torch's own operations int8 gains more"
 )
 _VNNI = (
-    "AVX2 has at most twice float32's rate for bytes; with AVX-512 VNNI it is near three ([int8.md](results/int8.md))"
+    "AVX2 has at most twice float32's rate for bytes; with AVX-512 VNNI it is near three "
+    "([int8](../results/pages/int8.md))"
 )
 
 
@@ -161,7 +163,7 @@ ROWS = (
         _table_1(0.1),
         _MACHINE,
         why="The paper's authors train the first epoch at a tenth of the rate, these runs do not "
-        "([int8-accuracy.md](results/int8-accuracy.md))",
+        "([int8-accuracy.md](../results/pages/int8-accuracy.md))",
     ),
     Row(
         "Table 1, its claim on another model",
@@ -282,7 +284,7 @@ ROWS = (
         "CHOCO is the better where something is left out; here 90 %",
         beside_by_seed(FASHION.data, "choco 90 %, skew=0.0", "deep-squeeze 90 %, skew=0.0", 0.0),
         FASHION,
-        why="Each with the package's averaging rate for it, CHOCO's being the higher ([gossip](gossip.md))",
+        why="Each with the package's averaging rate for it, CHOCO's being the higher ([gossip](../../docs/gossip.md))",
     ),
     Row(
         "Table 2, fp32: CHOCO against Deep-Squeeze",
@@ -405,7 +407,7 @@ ROWS = (
         _messages_of_int8,
         Run(
             "papers/minmax8",
-            "edgegossip study fashion-gossip --sweep-file docs/results/papers/minmax8.toml --set data.dir=DIR",
+            "edgegossip study fashion-gossip --sweep-file lab/results/pages/papers/minmax8.toml --set data.dir=DIR",
             "ResNet-8, Fashion-MNIST, eight boards, 800 rounds, one seed; ResNet-20, CIFAR-10",
         ),
         why="With the codec `minmax8`, which the recipe's user asks for; without it int8 trains, and messages have 32 bits",

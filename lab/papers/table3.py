@@ -1,5 +1,5 @@
-"""docs/results/scale-paper.json: the ElastiQuant paper's own Table 3 (Sudharsan et al., SAC 2022),
-and the same table on the virtual clock.
+"""scale-paper.json: the ElastiQuant paper's own Table 3 (Sudharsan et al., SAC 2022), and
+the same table on the virtual clock.
 
     python -m lab.papers.table3 --data DIR
     python -m lab.results scale-paper
@@ -30,7 +30,7 @@ from edgegossip.telemetry.machine import result_source
 
 MODELS = {"ResNet-34": "resnet34", "ResNet-50": "resnet50"}
 DEVICE = "jetson-agx-xavier"
-RESULTS = Path(__file__).parents[2] / "docs" / "results" / "scale-paper.json"
+RESULTS = Path(__file__).parents[1] / "results" / "pages" / "scale-paper.json"
 COUNTS = (2, 4, 7)
 SCHEMES = {
     "SGD": "fp32",
@@ -106,7 +106,7 @@ PAPER: Mapping[str, Mapping[str, tuple[Printed, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Minutes an epoch of one board would take for each; see docs/results/scale-paper.md."""
+    """Minutes an epoch of one board would take for each; see lab/results/pages/scale-paper.md."""
 
     batch_min: float  # c
     peer_min: float  # d

@@ -1,2 +1,1 @@
-"""What was measured: each module makes one table of docs/results, and this package the pages of
-all."""
+"""What was measured: each module makes one table of a page in pages/, and `write` the pages."""

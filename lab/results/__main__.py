@@ -2,6 +2,6 @@
 
 import sys
 
-from lab.results.pages import main
+from lab.results.write import main
 
 sys.exit(main())

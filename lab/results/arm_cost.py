@@ -2,7 +2,7 @@
 """Predict what int8 training and the codecs cost on an Arm core, beside torch's fp32, without one.
 
     python -m lab.results.arm_cost a72|a76 [--measure NAME]... [--batch N] [--values N] [--top N]
-        [--caches] [--again] [--work build/arm] [--out docs/results/arm-cost.json]
+        [--caches] [--again] [--work build/arm] [--out lab/results/pages/arm-cost.json]
 
 A Python of Debian for arm64 with torch's own wheel and our kernels, cross-compiled, runs in QEMU's
 user mode. A plugin counts how often every block of instructions is executed in one step
@@ -424,7 +424,7 @@ def predicted(blocks: list[tuple[int, Block]], model: Model, top: int = 0) -> di
 
 
 def table(document: dict[str, Any]) -> str:
-    """Return the tables of docs/results/arm-cost.md."""
+    """Return the tables of lab/results/pages/arm-cost.md."""
     parts = [part for key in CORES if (core := document["cores"].get(key)) for part in _of_core(CORES[key], core)]
     return "\n\n".join(parts)
 
@@ -480,7 +480,7 @@ def main() -> None:
     parser.add_argument("--caches", action="store_true", help="cache misses, too, which takes ten times as long")
     parser.add_argument("--again", action="store_true", help="predict from the counts that are there")
     parser.add_argument("--work", type=Path, default=ROOT / "build/arm")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/results/arm-cost.json")
+    parser.add_argument("--out", type=Path, default=ROOT / "lab/results/pages/arm-cost.json")
     options = parser.parse_args()
     core, machine, measures = CORES[options.core], Machine(options.work), options.measure or list(MEASURES)
     folder = machine.work / options.core

@@ -3,7 +3,7 @@ parameters), D-PSGD with Metropolis-Hastings weights, float32 models whole, ever
 this machine.
 
     python -m lab.results.beside_decentralizepy --theirs DIR --python PY [--rounds 200] [--batch 8]
-        [--save docs/results]
+        [--save lab/results/pages]
 
 DIR is a checkout of github.com/sacs-epfl/decentralizepy, PY an interpreter that has what this needs
 of it (torch, pyzmq, matplotlib, networkx, localconfig, smallworld). Its own `eval/testing.py` runs,
@@ -222,7 +222,7 @@ def ours(folder: Path, rounds: int, batch: int) -> dict[str, Any]:
 
 
 def markdown(document: dict[str, Any]) -> str:
-    """The document as docs/results keeps it."""
+    """The document as lab/results/pages keeps it."""
     rows = []
     for row in document["rows"]:
         there, here = row["theirs"], row["ours"]

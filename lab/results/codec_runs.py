@@ -2,7 +2,7 @@
 """Train the quickstart recipes with every codec, and write one table of what came out of it.
 
     python -m lab.results.codec_runs [--modes gossip,server] [--seed N]
-        [--out docs/results/codec-runs.md] [NAME...]
+        [--out lab/results/pages/codec-runs.md] [NAME...]
 
 Each line is one run of four real processes over real sockets; bits a value are those that the
 boards measured of the bodies they sent. A run that is in the output's JSON already (same command,
@@ -85,7 +85,7 @@ def main() -> int:
     parser.add_argument("--modes", default="server,gossip")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--all", action="store_true", help="codecs that do not fit whole models in gossip too")
-    parser.add_argument("--out", type=Path, default=Path("docs/results/codec-runs.md"))
+    parser.add_argument("--out", type=Path, default=Path("lab/results/pages/codec-runs.md"))
     options = parser.parse_args()
     lines = resumable.finished(options.out)
     have = {(line["mode"], line["codec"], line["seed"]) for line in lines}

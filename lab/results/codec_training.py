@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Sum up what training takes with each codec: docs/results/codec-training.json and a picture.
+"""Sum up what training takes with each codec: lab/results/pages/codec-training.json and a picture.
 
     edgegossip study cifar10-server --sweep-file codecs-server --set data.dir=DIR -o SERVER
     edgegossip study cifar10-gossip --sweep-file codecs-gossip --set data.dir=DIR -o GOSSIP
     python -m lab.results.codec_training SERVER GOSSIP
     python -m lab.results codec-training
 
-The picture is docs/images/codec-training.png.
+The picture is lab/results/pages/images/codec-training.png.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from edgegossip.sweep.results import read_results
 from edgegossip.telemetry.machine import environment
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGES = ROOT / "lab" / "results" / "pages"
 PANELS = ("through the coordinator", "CHOCO-SGD on a ring")
 TARGET = 0.68  # the accuracy that counts
 HEAD = ["codec", "learning rate", "seed", "accuracy at the end, %", "bits a value", "rounds", "MB a board", "of fp32's"]
@@ -93,12 +94,12 @@ def main() -> None:
         results = [r for r in read_results(folder / "study.jsonl").values() if r["state"] == "done"]
         document["tables"].append(table(results))
         series += drawn(panel, results)
-    write_json(ROOT / "docs" / "results" / "codec-training.json", document)
+    write_json(PAGES / "codec-training.json", document)
     x, y = (
         plots.Axis("bytes that a board sent", log=10, unit="B"),
         plots.Axis("test accuracy, averaged model", unit="%"),
     )
-    plots.panels(series, "CIFAR-10, CNN, 8 boards", ROOT / "docs" / "images" / "codec-training.png", x, y, "lines")
+    plots.panels(series, "CIFAR-10, CNN, 8 boards", PAGES / "images" / "codec-training.png", x, y, "lines")
 
 
 if __name__ == "__main__":

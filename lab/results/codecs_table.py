@@ -1,10 +1,9 @@
 """Print or write the table of docs/codecs.md: bits and errors of synthetic values, from the results
-of `python -m lab.bench codecs`. Speeds depend on machine and day, and stand in docs/results alone.
+of `python -m lab.bench codecs`. Speeds depend on machine and day, and stand in lab/results alone.
 
-    python -m lab.results.codecs_table docs/results/codecs-100mb-zen4.json
-    python -m lab.results.codecs_table docs/results/codecs-100mb-zen4.json --write docs/codecs.md
+    python -m lab.results.codecs_table lab/results/pages/NAME.json [--write docs/codecs.md]
 
-The first prints it, the second puts it there, with the link to the results.
+With --write it is put there, with the link to the results.
 """
 
 from __future__ import annotations
@@ -16,35 +15,35 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from edgegossip.codecs.quantised import CODER
-
 Row = dict[str, Any]
 
 HEAD = (
-    "| codec | coder | bits a value | relative error |",
-    "| --- | --- | ---: | ---: |",
+    "| codec | relative error | bits a value | with `huffman` |",
+    "| --- | ---: | ---: | ---: |",
 )
-LINK = re.compile(r"\[results/(codecs-[\w-]+\.json)\]\(results/\1\)")
+LINK = re.compile(r"\[(codecs-[\w-]+)\]\(\.\./lab/results/pages/\1\.json\)")
 TABLE = re.compile(re.escape("\n".join(HEAD)) + r"\n(\|.*\n)+")
 
 
 def rows_of(document: dict[str, Any]) -> list[Row]:
-    """Those of synthetic values, of the largest size that was measured, with coders that there
-    still are."""
-    there = (None, *CODER.choices)
-    synthetic = [row for row in document["rows"] if row["input"] == "synthetic" and row["stage"] in there]
+    """Those of synthetic values, of the largest size that was measured."""
+    synthetic = [row for row in document["rows"] if row["input"] == "synthetic"]
     largest = max(row["n"] for row in synthetic)
     return [row for row in synthetic if row["n"] == largest]
 
 
 def table(document: dict[str, Any]) -> str:
-    """Lines of Markdown, each with its end."""
-    return "".join(f"{line}\n" for line in (*HEAD, *map(_line, rows_of(document))))
+    """Lines of Markdown, each with its end: one a codec, with the coders to take."""
+    codecs: dict[str, dict[str, Row]] = {}
+    for row in rows_of(document):
+        codecs.setdefault(row["codec"], {})[row["stage"] or "raw"] = row
+    return "".join(f"{line}\n" for line in (*HEAD, *(_line(name, of) for name, of in codecs.items())))
 
 
-def _line(row: Row) -> str:
-    cells = (row["codec"], row["stage"] or "", f"{row['bits_per_value']:.2f}", f"{row['relative_error']:.3g}")
-    return f"| {' | '.join(cells)} |"
+def _line(name: str, of: dict[str, Row]) -> str:
+    bits = (f"{of[stage]['bits_per_value']:.2f}" if stage in of else "" for stage in ("raw", "huffman"))
+    error = next(iter(of.values()))["relative_error"]
+    return f"| {' | '.join((name, f'{error:.3g}', *bits))} |"
 
 
 def linked(page: str) -> str:
@@ -57,7 +56,7 @@ def linked(page: str) -> str:
 
 def written(page: str, document: dict[str, Any], name: str) -> str:
     """The page with table and link of these results. ValueError where it has no place for one."""
-    for pattern, text in ((TABLE, table(document)), (LINK, f"[results/{name}](results/{name})")):
+    for pattern, text in ((TABLE, table(document)), (LINK, f"[{name}](../lab/results/pages/{name}.json)")):
         page, count = pattern.subn(lambda _, text=text: text, page)
         if count != 1:
             raise ValueError(f"{count} places for {text.splitlines()[0]!r} on the page")
@@ -74,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(table(document), end="")
     else:
         page = options.write.read_text(encoding="utf-8")
-        options.write.write_text(written(page, document, options.results.name), encoding="utf-8")
+        options.write.write_text(written(page, document, options.results.stem), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ board. All see the same number of examples: a board's batch is a central one div
 With `--seeds 1,3,4` central, gossip and server are made three times, on data of three seeds.
 
 DIR gets the data, DIR/runs.jsonl a line a run, DIR/logs what each run printed. A run that has its
-line is not made again; `--out` (docs/results/examples.md) is written anew from the lines after each
-case.
+line is not made again; `--out` (lab/results/pages/examples.md) is written anew from the lines after
+each case.
 """
 
 from __future__ import annotations
@@ -511,7 +511,7 @@ def main() -> int:
         help="of the data; runs other than central, gossip and server have the first only",
     )
     parser.add_argument("--machine", default="not said", help="words for the machine in the table's head")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/results/examples.md")
+    parser.add_argument("--out", type=Path, default=ROOT / "lab/results/pages/examples.md")
     options = parser.parse_args()
     if unknown := set(options.cases) - set(CASES):
         parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")

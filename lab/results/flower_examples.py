@@ -47,7 +47,7 @@ from edgegossip.training.data import open_data
 from lab.results import flower_in_process, resumable
 
 ROOT = Path(__file__).resolve().parents[2]
-OUT = ROOT / "docs/results/flower-examples.md"
+OUT = ROOT / "lab/results/pages/flower-examples.md"
 LIMIT_S = 600.0
 IMPORT = "from edgegossip import codecs, flower"
 CODECS = 'codecs.get("co3"), downlink=codecs.get("4-bit-elastiquant")'

@@ -2,7 +2,7 @@
 """Train the quickstart recipe with every gossip algorithm, kill one board on the way, and write one
 table of what came of it.
 
-python -m lab.results.gossip_runs [--seed N] [--out docs/results/gossip-runs.md] [NAME...]
+python -m lab.results.gossip_runs [--seed N] [--out lab/results/pages/gossip-runs.md] [NAME...]
 
 Each line is one run of real processes over real sockets. Once every board has done --kill-at
 rounds, board-1 gets SIGKILL; `run` starts it again (network.restarts) with nothing but its address,
@@ -182,7 +182,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=600)
     parser.add_argument("--local-steps", type=int, default=5)
     parser.add_argument("--kill-at", type=int, default=60)
-    parser.add_argument("--out", type=Path, default=Path("docs/results/gossip-runs.md"))
+    parser.add_argument("--out", type=Path, default=Path("lab/results/pages/gossip-runs.md"))
     options = parser.parse_args()
     lines = resumable.finished(options.out)
     if others := [line["algorithm"] for line in lines if not is_of(line, options)]:

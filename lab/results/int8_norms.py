@@ -2,7 +2,7 @@
 """Train networks in fp32 and in int8 with the norm that their user chose.
 
     python -m lab.results.int8_norms DATA_DIR [--seeds N] [--epochs N] [--train-examples N]
-        [--model NAME] [--norm NAME] [--out docs/results/int8-kept-norms.md]
+        [--model NAME] [--norm NAME] [--out lab/results/pages/int8-kept-norms.md]
 
 As a user does: plain torch, `int8.convert`, SGD. `cnn` is three convolutions and `resnet20` the
 package's, both on CIFAR-10; `speech` is four convolutions on the log-mel spectrograms of spoken
@@ -200,7 +200,7 @@ def main() -> int:
     parser.add_argument("--train-examples", type=int, default=10_000)
     parser.add_argument("--model", choices=MODELS, action="append", help="only this one; may be repeated")
     parser.add_argument("--norm", choices=list(NORMS), action="append", help="only this one; may be repeated")
-    parser.add_argument("--out", type=Path, default=Path("docs/results/int8-kept-norms.md"))
+    parser.add_argument("--out", type=Path, default=Path("lab/results/pages/int8-kept-norms.md"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     lines = resumable.finished(options.out)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Read training images back out of single updates, as whoever gets them could; print a table.
 
-    python -m lab.results.leaks > docs/results/leaks.md
+    python -m lab.results.leaks > lab/results/pages/leaks.md
 
 A linear layer's gradient of one example is its input times a number for each unit, and the bias has
 those numbers (Phong et al. 2018). So each unit's weights over its bias are an image, where one

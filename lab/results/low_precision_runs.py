@@ -3,7 +3,7 @@
 training paper.
 
     python -m lab.results.low_precision_runs DATA_DIR [--rounds N] [--seed N] [--algorithm NAME]
-        [--skew SKEW] [--left-out PERCENT] [--out docs/results/low-precision.md]
+        [--skew SKEW] [--left-out PERCENT] [--out lab/results/pages/low-precision.md]
 
 Each line is one run of eight real processes over real sockets: Fashion-MNIST, ResNet-8 with Range
 EvoNorm in int8 (LP) and with EvoNorm-S0 in fp32, a directed ring, DeepSqueeze and CHOCO-SGD in
@@ -112,7 +112,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=800)
     parser.add_argument("--train-examples", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("docs/results/low-precision.md"))
+    parser.add_argument("--out", type=Path, default=Path("lab/results/pages/low-precision.md"))
     parser.add_argument("--algorithm", choices=list(ALGORITHMS), action="append", help="only this one; may be repeated")
     parser.add_argument("--skew", choices=SKEWS, type=float, action="append", help="only this one")
     parser.add_argument("--left-out", choices=list(RATIOS), type=int, action="append", help="only this percentage")

@@ -2,7 +2,7 @@
 """Measure how many bytes dither and deadzone take for an error, beside the papers' codecs.
 
     python -m lab.papers.gradients GRADIENTS --data DATA_DIR --text FILE
-    python -m lab.results.rate_error GRADIENTS [--out docs/results/rate-error.md]
+    python -m lab.results.rate_error GRADIENTS [--out lab/results/pages/rate-error.md]
 
 For each gradient and each codec of the papers: its coded bytes and relative error, and the coded
 bytes of dither (beside unbiased ones) or deadzone (beside the others) at that error. The unbiased
@@ -141,7 +141,7 @@ def table(results: Sequence[Result]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Bytes at equal error.")
     parser.add_argument("gradients", type=Path)
-    parser.add_argument("--out", type=Path, default=Path("docs/results/rate-error.md"))
+    parser.add_argument("--out", type=Path, default=Path("lab/results/pages/rate-error.md"))
     options = parser.parse_args()
     results = [row for file in sorted(options.gradients.glob("*.npz")) for row in rows(file)]
     resumable.write_page(options.out, results, table(results) + "\n")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draw how much faster more boards are, with and without codecs, from docs/results/scale.json.
+"""Draw how much faster more boards are, with and without codecs, from lab/results/pages/scale.json.
 
 python -m lab.results.speed_up [-o docs/images/speed-up.svg]
 """
@@ -15,7 +15,7 @@ import matplotlib
 from edgegossip.report.draw import INK, MUTED, new_figure
 from edgegossip.report.style import MATPLOTLIB, SERIES
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+LAB = Path(__file__).resolve().parents[1]
 TITLE = "Speed-up over one 100 Mbit/s access point, against 2 boards"
 SHOWN = {  # scheme of the results -> what it is to a reader
     "choco-4-bit-elastiquant": "4 bits a value, to two neighbours only",
@@ -25,7 +25,7 @@ SHOWN = {  # scheme of the results -> what it is to a reader
 }
 
 
-def speed_ups(results: Path = DOCS / "results" / "scale.json") -> dict[str, dict[int, float]]:
+def speed_ups(results: Path = LAB / "results" / "pages" / "scale.json") -> dict[str, dict[int, float]]:
     """Return each shown scheme's speed-up by the number of boards, of the first table: real
     processes and sockets."""
     table = json.loads(results.read_text(encoding="utf-8"))["tables"][0]
@@ -65,7 +65,7 @@ def draw(curves: dict[str, dict[int, float]], path: Path) -> None:
 def main() -> None:
     """Draw the picture of the README."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", type=Path, default=DOCS / "images" / "speed-up.svg")
+    parser.add_argument("-o", "--output", type=Path, default=LAB.parent / "docs" / "images" / "speed-up.svg")
     output = parser.parse_args().output
     draw(speed_ups(), output)
     print(output)

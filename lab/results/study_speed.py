@@ -2,7 +2,7 @@
 """Measure how fast a study trains its virtual nodes, beside torch alone.
 
     python -m lab.results.study_speed DATA_DIR [--rounds 4] [--threads 1,2] [--model M:NORM]
-        [--repeats 3] [-o docs/results/study-speed.json]
+        [--repeats 3] [-o lab/results/pages/study-speed.json]
     python -m lab.results study-speed
 
 Eight nodes of CIFAR-10 on a ring, D-PSGD in fp32, one local step of 32 images a round; DATA_DIR

@@ -2,7 +2,7 @@
 """Train an encoder of DistilBERT's shape on texts, in fp32 and in int8.
 
     python -m lab.results.text_runs DATA_DIR [--task sentence-length|ag-news] [--seeds 1,2,3]
-        [--epochs N] [--threads N] [--out docs/results/nlp.md]
+        [--epochs N] [--threads N] [--out lab/results/pages/nlp.md]
 
 One process without an exchange, AdamW with a warm-up and a linear decay. `fp32, range norm` is
 float32 with the layer norm that int8 has, so what the norm costs can be told from what the integers
@@ -145,7 +145,7 @@ def main() -> int:
     parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--train-examples", type=int, default=0, help="only the first so many; 0: all")
-    parser.add_argument("--out", type=Path, default=Path("docs/results/nlp.md"))
+    parser.add_argument("--out", type=Path, default=Path("lab/results/pages/nlp.md"))
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     data = open_data(DataSection(name=options.task, dir=options.data, train_examples=options.train_examples))

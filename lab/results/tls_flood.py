@@ -7,7 +7,7 @@ A server answers a small call. An honest peer calls it on a connection that stay
 second, and on a new connection four times a second. Meanwhile an attacker on another address opens
 `rate` connections a second, each of them in turn: garbage, half a ClientHello that is held, a whole
 ClientHello that is held, and, the expensive one, a whole handshake with the certificate of another
-fleet. docs/decisions/tls-front-end.md has a table of it."""
+fleet. lab/decisions/tls-front-end.md has a table of it."""
 
 import argparse
 import asyncio

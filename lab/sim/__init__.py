@@ -6,7 +6,7 @@ seed. The same seed gives the same run, bit for bit.
   server run by `mode`.
 - `campaign(seeds, Options(...), ...)` runs many; `shrink` makes a failure small.
 - `shell` plays whole boards, with their mesh, members and checkpoints.
-- `faults` names the kinds; `RULES` and `SERVER_RULES` what must hold. docs/simulator.md tells the
+- `faults` names the kinds; `RULES` and `SERVER_RULES` what must hold. lab/sim/README.md tells the
   rest."""
 
 from __future__ import annotations

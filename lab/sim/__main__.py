@@ -21,7 +21,7 @@ class Sim:
     seed: int = option(1, "Of the schedule, or of the first one.", low=0)
     faults: str = option(
         "all",
-        "all, none, or entries such as loss=0.2,crash=2,split or crash@3-5:2 (see docs/simulator.md).",
+        "all, none, or entries such as loss=0.2,crash=2,split or crash@3-5:2 (see lab/sim/README.md).",
         metavar="SPEC",
     )
     mode: str = option(

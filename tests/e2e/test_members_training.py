@@ -16,7 +16,7 @@ pytestmark = [needs_namespaces, pytest.mark.slow, pytest.mark.timeout(900)]
 # Final accuracy of so many boards after so many rounds without faults: the same on every run, for
 # in a ring nobody has more than two neighbours. Virtual nodes give the same.
 WITHOUT_FAULTS = {(5, 150): 0.9831, (4, 150): 0.9803, (4, 600): 0.9746}
-# Half a point is what faults may cost on average (docs/results/membership.md has 0.32 over seeds);
+# Half a point is what faults may cost on average (membership.md in lab/results has 0.32 of seeds);
 # of a single run on 355 test images, each 0.28 points, that spreads by 0.32 points (s.d.) and was
 # 0.78 at worst.
 ONE_RUN = 0.01

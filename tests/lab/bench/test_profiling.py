@@ -1,5 +1,5 @@
 """`bench profiling` says what it measured. How much that is depends on the machine;
-docs/results/profiling.md has figures."""
+lab/results/pages/profiling.md has figures."""
 
 import json
 

@@ -1,5 +1,5 @@
-"""docs/papers.md: what it says of ours is computed from JSON, intervals and verdicts too, and what
-is typed is found."""
+"""The papers' page: what it says of ours is computed from JSON, intervals and verdicts too, and
+what is typed is found."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from lab.papers import claims
 from lab.papers import page as papers
 from lab.papers.claims import Interval, Kept, Sample, difference, interval, judge, paired
 
-ROOT = Path(__file__).parents[3]
-
 
 def test_every_figure_of_ours_is_in_its_json() -> None:
     assert not list(papers.faults())
 
 
 def test_a_page_that_says_something_else_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("papers.md", "papers.md.in"):
-        shutil.copy(ROOT / "docs" / name, tmp_path)
-    page = tmp_path / "papers.md"
+    page = tmp_path / "README.md"
+    for name in (page.name, f"{page.name}.in"):
+        shutil.copy(papers.PAGE.with_name(name), tmp_path)
     page.write_text(page.read_text().replace("cannot be told |", "agrees |", 1))
-    monkeypatch.setattr(papers, "DOCS", tmp_path)
+    monkeypatch.setattr(papers, "PAGE", page)
     assert any("not what its JSON says" in fault for fault in papers.faults())
 
 

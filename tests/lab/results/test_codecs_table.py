@@ -24,6 +24,7 @@ DOCUMENT = {
         row("qsgd", "raw", n=10),
         row("fp32", None, relative_error=0.0),
         row("qsgd", "raw"),
+        row("qsgd", "huffman", bits_per_value=2.1),
         row("qsgd", "raw", "gradient"),
     ]
 }
@@ -31,16 +32,16 @@ DOCUMENT = {
 
 def test_the_page_s_table_is_of_the_results_that_it_links():
     name = codecs_table.linked(PAGE)
-    document = json.loads((ROOT / "docs" / "results" / name).read_text(encoding="utf-8"))
-    again = "python -m lab.results.codecs_table docs/results/... --write docs/codecs.md"
+    document = json.loads((ROOT / "lab" / "results" / "pages" / f"{name}.json").read_text(encoding="utf-8"))
+    again = "python -m lab.results.codecs_table lab/results/pages/... --write docs/codecs.md"
     assert codecs_table.table(document) in PAGE, again
     assert codecs_table.written(PAGE, document, name) == PAGE, again
 
 
-def test_rows_are_those_of_synthetic_values_of_the_largest_size():
+def test_a_codec_has_a_row_of_synthetic_values_of_the_largest_size():
     assert codecs_table.table(DOCUMENT).splitlines()[2:] == [
-        "| fp32 |  | 4.03 | 0 |",
-        "| qsgd | raw | 4.03 | 0.977 |",
+        "| fp32 | 0 | 4.03 |  |",
+        "| qsgd | 0.977 | 4.03 | 2.10 |",
     ]
 
 
@@ -50,8 +51,8 @@ def test_writing_changes_table_and_link_alone(tmp_path):
     results.write_text(json.dumps(DOCUMENT), encoding="utf-8")
     codecs_table.main([str(results), "--write", str(page)])
     changed = page.read_text(encoding="utf-8")
-    assert codecs_table.linked(changed) == "codecs-new.json" and codecs_table.table(DOCUMENT) in changed
-    kept = {line for line in PAGE.splitlines() if not line.startswith("| ") and "](results/" not in line}
+    assert codecs_table.linked(changed) == "codecs-new" and codecs_table.table(DOCUMENT) in changed
+    kept = {line for line in PAGE.splitlines() if not line.startswith("| ") and "](../lab/results/" not in line}
     assert kept <= set(changed.splitlines())
     codecs_table.main([str(results), "--write", str(page)])
     assert page.read_text(encoding="utf-8") == changed
@@ -66,6 +67,6 @@ def test_printing(tmp_path, capsys):
 
 def test_a_page_without_a_place_is_refused():
     with pytest.raises(ValueError, match="0 places for"):
-        codecs_table.written("no table", DOCUMENT, "codecs-new.json")
+        codecs_table.written("no table", DOCUMENT, "codecs-new")
     with pytest.raises(ValueError, match="looked for"):
         codecs_table.linked("no link")

@@ -1,4 +1,4 @@
-"""Every page of docs/results is what `lab/results/` makes of the JSON and the prose beside
+"""Every page of lab/results/pages is what `lab/results/` makes of the JSON and the prose beside
 it."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.results import pages as results
+from lab.results import write as results
 
 PAGES = sorted(path.stem for path in results.RESULTS.glob("*.md"))
 
@@ -22,6 +22,11 @@ def test_a_page_is_what_its_results_make_of_it(name: str) -> None:
     head = " ".join(page.splitlines()[:8])
     assert re.search(r"Machine: ", head) and re.search(r"instruction set: |isa ", head)
     assert re.search(r"commit ([0-9a-f]{7,40} \((clean|dirty|not recorded whether clean)\)|not recorded)", head)
+
+
+def test_the_list_of_pages_names_each() -> None:
+    text = results.RESULTS.with_name("README.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"\]\(pages/([\w-]+)\.md\)", text)) == PAGES
 
 
 def test_prose_has_no_tables_of_its_own_and_no_results_are_without_a_page() -> None:

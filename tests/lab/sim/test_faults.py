@@ -53,7 +53,7 @@ def test_what_is_drawn_is_within_bounds_and_its_words_give_it_again(seed: int, n
 
 
 def test_the_guide_names_every_kind_with_its_range() -> None:
-    guide = (Path(__file__).parents[3] / "docs" / "simulator.md").read_text()
+    guide = (Path(__file__).parents[3] / "lab" / "sim" / "README.md").read_text()
     rows = [line for line in guide.splitlines() if line.startswith("| `")]
     for kind in KINDS.values():
         named = [row for row in rows if f"`{kind.name}`" in row]

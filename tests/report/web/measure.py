@@ -1,6 +1,6 @@
 """How quickly a page of many boards and rounds can be used: `python -m tests.report.web.measure
---boards 18 --rounds 10000` prints a table for docs/results/report.md. In headless Chromium, a fresh
-browser each time, medians."""
+--boards 18 --rounds 10000` prints a table for lab/results/pages/report.md. In headless Chromium, a
+fresh browser each time, medians."""
 
 from __future__ import annotations
 

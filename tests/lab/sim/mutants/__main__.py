@@ -1,7 +1,7 @@
 """python -m tests.lab.sim.mutants [--mutant NAME ...] [--seeds N] [--record]
 
 Looks for the first schedule that kills each mutant and prints a table. `--record`, for all of them,
-writes killed.json, from which the tests replay, and docs/results/mutants.json, of which
+writes killed.json, from which the tests replay, and lab/results/pages/mutants.json, of which
 lab/results/ makes the page. Exits with 1 when one survives that is not said to be
 equivalent."""
 
@@ -17,7 +17,7 @@ from tests.lab.sim.mutants.catalogue import MUTANTS
 from tests.lab.sim.mutants.search import Found, search
 
 KILLED = Path(__file__).parent / "killed.json"
-RESULTS = Path(__file__).parents[4] / "docs" / "results" / "mutants.json"
+RESULTS = Path(__file__).parents[4] / "lab" / "results" / "pages" / "mutants.json"
 
 
 def main() -> int:
@@ -26,7 +26,7 @@ def main() -> int:
     )
     parser.add_argument("--mutant", action="append", choices=sorted(MUTANTS), metavar="NAME")
     parser.add_argument("--seeds", type=int, default=300, help="schedules after which a mutant has survived")
-    parser.add_argument("--record", action="store_true", help="write killed.json and docs/results/mutants.json")
+    parser.add_argument("--record", action="store_true", help="write killed.json and lab/results/pages/mutants.json")
     args = parser.parse_args()
     found = []
     for name in args.mutant or MUTANTS:
@@ -61,7 +61,7 @@ def _record(found: list[Found]) -> None:
 
 
 def _document(known: dict[str, dict[str, object]]) -> dict[str, object]:
-    """Both tables, as docs/results keeps them."""
+    """Both tables, as lab/results/pages keeps them."""
     killed = [
         [f"`{name}`", m.what, *(str(row[key]) for key in ("algorithm", "rule", "seed", "schedules"))]
         for name, m in MUTANTS.items()
