@@ -18,7 +18,7 @@ from edgegossip.types import ConfigError, DataError
 if TYPE_CHECKING:
     import pandas
 
-    from edgegossip.studies.cases import Plan as Listed
+    from edgegossip.studies.cases import StudyPlan as Listed
 
 _OF_CASES = ("name", "seeds", "sweep")  # what a case may have beside settings
 
@@ -170,7 +170,7 @@ def study(
 
 
 def _listed(cases: str | Path | Sequence[Mapping[str, Any]]) -> Listed:
-    from edgegossip.studies.cases import Plan as Listed
+    from edgegossip.studies.cases import StudyPlan as Listed
     from edgegossip.studies.cases import plan_of, read_file
 
     if isinstance(cases, (str, Path)):

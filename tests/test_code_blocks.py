@@ -33,7 +33,7 @@ import edgegossip
 from edgegossip import recipe
 from edgegossip.cli.main import cli
 from edgegossip.scale.devices import load_fleet
-from edgegossip.studies.cases import Plan, make_cases, parse_sweep, product, read_file
+from edgegossip.studies.cases import StudyPlan, make_cases, parse_sweep, product, read_file
 from edgegossip.types import EdgegossipError
 from tests.test_documentation import CURRENT, ROOT
 
@@ -119,7 +119,7 @@ def unknown(line: str) -> str:
             chosen = recipe.load(known, context.params.get("settings") or ())
             if "sweeps" in context.params:
                 file = context.params["sweep_file"]
-                plan = read_file(file) if file and not file.endswith(".toml") else Plan()
+                plan = read_file(file) if file and not file.endswith(".toml") else StudyPlan()
                 make_cases(chosen, plan, product(map(parse_sweep, context.params["sweeps"])))
     except (click.UsageError, EdgegossipError) as error:
         return str(error)

@@ -336,6 +336,16 @@ def test_nobody_decides_by_the_name_of_an_algorithm_or_a_codec():
     assert not faults(check, lambda part: not part.startswith("lab"))
 
 
+def test_no_two_rooms_have_a_class_of_one_name():
+    """A reader who meets a name knows whose it is."""
+    rooms = {}
+    for path in modules():
+        for node in tree(path).body if path.parts[0] == "edgegossip" else ():
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                rooms.setdefault(node.name, set()).add(path.parts[1])
+    assert not {name: found for name, found in rooms.items() if len(found) > 1}
+
+
 def test_only_a_campaign_of_the_simulator_looks_at_the_time_and_starts_processes():
     known = ("time", "datetime", "threading", "multiprocessing", "asyncio", "socket", "concurrent", "secrets", "os")
 

@@ -23,8 +23,8 @@ from edgegossip.gossip.parallel import Parallel
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.node.spec import default_members, make_algorithm, make_topology
 from edgegossip.recipe import Recipe
-from edgegossip.studies.cases import Plan, make_cases
-from edgegossip.studies.measure import Recorder
+from edgegossip.studies.cases import StudyPlan, make_cases
+from edgegossip.studies.measure import ModelRecorder
 from edgegossip.studies.run_case import DataSetCache, run_case
 from edgegossip.studies.server import VirtualServer
 from edgegossip.types import Metrics
@@ -218,7 +218,7 @@ def test_momentum_follows_the_decoded_mean(name: str, kind: str) -> None:
     combiner = with_outer(Mean(channel, uniform=uniform), optimizer, layout)
     boards = training.build_workloads(recipe)
     server = VirtualServer(layout, run, codec, members, boards, recipe.run.rounds, uniform=uniform, combiner=combiner)
-    server.play(w, Recorder(len(members), frozenset(), frozenset(), lambda x: Metrics(0, 1), lambda: 0))
+    server.play(w, ModelRecorder(len(members), frozenset(), frozenset(), lambda x: Metrics(0, 1), lambda: 0))
 
     l, mu = float(kind == "nesterov"), 0.9  # noqa: E741
     boards = training.build_workloads(recipe)
@@ -254,7 +254,7 @@ def test_baguas_weights_are_a_third() -> None:
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_it_runs(name: str) -> None:
-    (case,) = make_cases(small(name), Plan())
+    (case,) = make_cases(small(name), StudyPlan())
     result = run_case(case, DataSetCache())
     assert result["state"] == "done" and np.isfinite(result["loss"]["averaged"])
 
@@ -281,5 +281,5 @@ def offered(name: str) -> list[tuple[str, ...]]:
 )
 def test_what_its_comment_offers_runs(name: str, settings: tuple[str, ...]) -> None:
     recipe = recipes.with_settings(recipes.load(name, settings), {**SMALL, "run.rounds": 1, "evaluation.every": 1})
-    (case,) = make_cases(recipe, Plan())
+    (case,) = make_cases(recipe, StudyPlan())
     assert run_case(case, DataSetCache())["state"] == "done"

@@ -26,7 +26,7 @@ VARIANTS = {"int8": "range-evonorm", LOW: "range-evonorm", "batchnorm": "batchno
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class Int8Training:
     """Holds a model, its optimiser and one batch."""
 
     model: nn.Module
@@ -64,7 +64,7 @@ def section_of(model: str, variant: str = "int8") -> ModelSection:
     return section
 
 
-def training_of(variant: str, model: str, batch: int, dw: int) -> Training:
+def training_of(variant: str, model: str, batch: int, dw: int) -> Int8Training:
     """Return the same weights, batch and optimiser (SGD with Nesterov momentum) for every variant.
     `model`: as `section_of` takes it. Sets torch's random state."""
     torch.manual_seed(0)
@@ -80,7 +80,7 @@ def training_of(variant: str, model: str, batch: int, dw: int) -> Training:
         network.parameters(), 0.01, momentum=0.9, nesterov=True, weight_decay=1e-4, fused=True
     )
     at_a_time = MICRO_BATCH if variant == LOW else batch
-    return Training(network, optimizer, channels_last(inputs), labels, at_a_time)
+    return Int8Training(network, optimizer, channels_last(inputs), labels, at_a_time)
 
 
 def large_convolution(threads: int) -> tuple[Callable[[], None], float]:

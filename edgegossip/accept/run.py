@@ -13,7 +13,7 @@ from edgegossip.accept import probes
 from edgegossip.accept.document import FORMAT
 from edgegossip.accept.machine import Machine
 from edgegossip.accept.verdict import Prediction, judge
-from edgegossip.fleet.doctor.checks import Finding, examine, ordered
+from edgegossip.fleet.doctor.checks import DoctorFinding, examine, ordered
 from edgegossip.recipe import Recipe
 from edgegossip.scale.calibrate import calibrate
 from edgegossip.scale.devices import DeviceProfile, devices_of, fleet_names, load_device, load_fleet
@@ -94,18 +94,20 @@ def accept(machine: Machine, options: Options, note: Note = lambda text: None) -
     if (peer := options.peer) is not None:
         work["link"] = lambda: probes.link(machine, *peer)
     sections: dict[str, probes.Section] = {}
-    found: list[Finding] = []
+    found: list[DoctorFinding] = []
     for name, probe in work.items():
         if options.only and name not in options.only:
             continue
         if machine.clock() - start > BUDGET_S:
-            found.append(Finding("warning", name, f"{name} was left out: ten minutes were over; run --only {name}"))
+            found.append(
+                DoctorFinding("warning", name, f"{name} was left out: ten minutes were over; run --only {name}")
+            )
             continue
         note(name)
         try:
             sections[name] = probe()
         except (EdgegossipError, OSError, ValueError, ArithmeticError, RuntimeError, MemoryError, ImportError) as error:
-            found.append(Finding("bad", name, f"{name} could not be measured: {type(error).__name__}: {error}"))
+            found.append(DoctorFinding("bad", name, f"{name} could not be measured: {type(error).__name__}: {error}"))
     if not options.only or "facts" in options.only:
         found += examine(known)
     found = ordered([*found, *judge(sections, measured[0] if measured else None, predicted)])

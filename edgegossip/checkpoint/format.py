@@ -16,9 +16,10 @@ kept once and comes back as one object. A `memoryview` comes back as `bytes`.
 All numbers are little-endian. Nothing follows END, so a file that was cut off, wherever that was,
 has none and is known to be torn.
 
-A tree names classes, and only those of a `Registry` can appear: what is read from a disk decides
-nothing but the values of fields whose types are checked. Every length is held against the bytes
-that are there before anything is allocated by it. META and TREE are tagged values:
+A tree names classes, and only those of a `StateRegistry` can appear: what is read from a disk
+decides nothing but the values of fields whose types are checked. Every length is held against the
+bytes that are there before anything is allocated by it.
+META and TREE are tagged values:
 
     N T F    None, true, false
     I        length, two's complement
@@ -49,7 +50,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from edgegossip.checkpoint.files import Damaged, OpenFile, Readable
-from edgegossip.checkpoint.registry import STATES, Registry, RunContext
+from edgegossip.checkpoint.registry import STATES, RunContext, StateRegistry
 from edgegossip.types import DataError, UsageError
 
 MAGIC = b"\x89EGC\r\n\x1a\n"  # like PNG's: transfers that are not clean for bytes are caught at once
@@ -66,20 +67,20 @@ _HEAD, _CRC, _CHUNK, _COUNT = struct.Struct("<8sHH"), struct.Struct("<I"), struc
 _DTYPES = ("<f4", "<f8", "<f2", "<i8", "<i4", "<i2", "|i1", "<u8", "<u4", "<u2", "|u1", "|b1")
 _CONTAINERS: Mapping[type, bytes] = {tuple: b"(", list: b"[", frozenset: b"f", set: b"s"}
 _MAPPINGS: Mapping[type, bytes] = {dict: b"{", MappingProxyType: b"M"}
-_NOTHING = Registry(())
+_NOTHING = StateRegistry(())
 
 
 class Unusable(DataError):
     """Says that a file is whole, and not for this program."""
 
 
-def to_bytes(value: Any, classes: Registry = STATES) -> bytes:
+def to_bytes(value: Any, classes: StateRegistry = STATES) -> bytes:
     """Return one value as bytes in memory, in the very format of a file. Raises UsageError on what
     no registry tells how to keep."""
     return b"".join(pieces({}, value, classes))
 
 
-def from_bytes(data: bytes, run: RunContext | None = None, classes: Registry = STATES) -> Any:
+def from_bytes(data: bytes, run: RunContext | None = None, classes: StateRegistry = STATES) -> Any:
     """Return the value that `to_bytes` was given. `run` is needed for a gossip state. Raises
     DataError."""
     return read(MemoryFile(data), classes, run or RunContext())[1]
@@ -114,7 +115,7 @@ class Packer:
     """Makes one tree of values, and its blobs. `blobs` holds on to the arrays until the packer is
     dropped."""
 
-    def __init__(self, classes: Registry) -> None:
+    def __init__(self, classes: StateRegistry) -> None:
         self._classes = classes
         self._out = bytearray()
         self._seen: dict[int, int] = {}  # id -> blob
@@ -219,7 +220,7 @@ class Packer:
 class Unpacker:
     """Makes values of one tree. Raises DataError on anything that `Packer` did not write."""
 
-    def __init__(self, classes: Registry, tree: bytes, blobs: Blobs, run: Any = None) -> None:
+    def __init__(self, classes: StateRegistry, tree: bytes, blobs: Blobs, run: Any = None) -> None:
         """`run`: what the registry's adapters need to know that no tree holds."""
         self._classes, self._tree, self._at, self._run = classes, tree, 0, run
         self._blobs, self._made = blobs, dict[int, Any]()
@@ -386,7 +387,7 @@ class MemoryFile(OpenFile):
         pass
 
 
-def pieces(meta: Mapping[str, Any], value: Any, classes: Registry) -> Iterator[bytes | memoryview]:
+def pieces(meta: Mapping[str, Any], value: Any, classes: StateRegistry) -> Iterator[bytes | memoryview]:
     """Yield all of a file, in order. Arrays are handed out as views. Raises UsageError, before the
     first piece, on what no registry tells how to keep."""
     about, packer = Packer(_NOTHING), Packer(classes)
@@ -417,7 +418,7 @@ def read_meta(file: Readable) -> Mapping[str, Any]:
     return _meta(file, _scan(file))
 
 
-def read(file: Readable, classes: Registry, run: Any) -> tuple[Mapping[str, Any], Any]:
+def read(file: Readable, classes: StateRegistry, run: Any) -> tuple[Mapping[str, Any], Any]:
     """Return description and value. Raises Damaged on a file that is not whole, Unusable on one
     that is whole and makes no sense here. Never allocates more than the file is large, and the
     objects that its tree names."""

@@ -59,7 +59,7 @@ class Entry(NamedTuple):
         return self.stored or f"{self.module.removeprefix('edgegossip.')}.{self.attribute}"
 
 
-class Registry:
+class StateRegistry:
     """Holds entries by name and by class. Nothing else can be written or read."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
@@ -293,7 +293,7 @@ def _of(module: str, *attributes: str, stored: str = "", **renamed: str) -> tupl
     )
 
 
-STATES = Registry(
+STATES = StateRegistry(
     (
         Entry("edgegossip.gossip.base", "NodeView", _VIEW),
         Entry("edgegossip.gossip.scheme", "RoundContext", _CONTEXT, "gossip.here.Here"),

@@ -18,8 +18,8 @@ at each of them, and a disk that loses and reorders what was not synced.
     writer.close(patience_s=10.0)
 
 A value is made of numbers, text, bytes, None, tuples, lists, mappings, sets, numpy arrays and
-classes of a `Registry`: `Store(..., classes=Registry([...]))`. Gossip states need the run that they
-belong to: `store.load(RunContext.of(view))`.
+classes of a `StateRegistry`: `Store(..., classes=StateRegistry([...]))`. Gossip states need the run
+that they belong to: `store.load(RunContext.of(view))`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from typing import Any
 
 from edgegossip.checkpoint.files import OS_FILES, Damaged, Files
 from edgegossip.checkpoint.format import Unusable, pieces, read, read_meta
-from edgegossip.checkpoint.registry import STATES, Registry, RunContext
+from edgegossip.checkpoint.registry import STATES, RunContext, StateRegistry
 from edgegossip.types import ConfigError, DataError, HostError
 
 _NAME = re.compile(r"(\d{10})\.ckpt")
@@ -73,7 +73,7 @@ class Store:
         identity: Mapping[str, Any],
         *,
         keep: int = 2,
-        classes: Registry = STATES,
+        classes: StateRegistry = STATES,
         files: Files[Any] = OS_FILES,
     ) -> None:
         self.folder, self._identity, self._keep = str(folder), dict(identity), max(1, keep)

@@ -13,7 +13,7 @@ from edgegossip.options import option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Coordinator:
+class CoordinatorCommand:
     """Options of `edgegossip coordinator`."""
 
     recipe: str | None = option(None, argument=True)
@@ -49,8 +49,8 @@ class Coordinator:
     as_json: bool = JSON()
 
 
-@command(Coordinator)
-def coordinator(options: Coordinator) -> int:
+@command(CoordinatorCommand)
+def coordinator(options: CoordinatorCommand) -> int:
     """Start Flower's server and the run of RECIPE, wait for the boards by name, train, save the
     model.
 

@@ -28,7 +28,7 @@ _YEARS = partial(option, 20.0, "How long certificates are valid.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class ProfileOptions:
     """Says what a board's kit has besides its identity: options of `fleet add` and `fleet set`."""
 
     board: str | None = option(None, "Which board it is, such as raspberry-pi-4.", metavar="BOARD")
@@ -160,7 +160,7 @@ class Add:
         (), "Coordinator: an address that clients use; repeat.", flag="--host", metavar="HOST"
     )
     again: bool = option(False, "Revoke its present certificate and issue a new one.")
-    profile: Profile
+    profile: ProfileOptions
     years: float = _YEARS()
     as_json: bool = JSON()
 
@@ -207,7 +207,7 @@ class Set:
 
     names: tuple[str, ...] = option(REQUIRED, argument=True)
     folder: Path = FLEET()
-    profile: Profile
+    profile: ProfileOptions
 
 
 @command(Set, fleet, name="set")
@@ -364,7 +364,7 @@ def serve(options: Serve) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class StatusCommand:
     """Options of `edgegossip fleet status`."""
 
     folder: Path = FLEET()
@@ -375,8 +375,8 @@ class Status:
     as_json: bool = JSON()
 
 
-@command(Status, fleet)
-def status(options: Status) -> int:
+@command(StatusCommand, fleet)
+def status(options: StatusCommand) -> int:
     """Show which boards have checked in, when, with which version, and what they do.
 
     Boards check in with `fleet serve`, whether they train through a coordinator or in a mesh. With
@@ -394,7 +394,7 @@ def status(options: Status) -> int:
         time.sleep(2.0)
 
 
-def _show_status(options: Status) -> int:
+def _show_status(options: StatusCommand) -> int:
     from edgegossip.fleet.checkins import status as look
     from edgegossip.fleet.checkins import table
     from edgegossip.fleet.store import Fleet
@@ -460,7 +460,7 @@ def build(options: Build) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Push:
+class PushCommand:
     """Options of `edgegossip fleet release push`."""
 
     bundle: Path = option(REQUIRED, argument=True, path="file", exists=True)
@@ -468,8 +468,8 @@ class Push:
     folder: Path = FLEET()
 
 
-@command(Push, release)
-def push(options: Push) -> int:
+@command(PushCommand, release)
+def push(options: PushCommand) -> int:
     """Have BOARDS (none named: all) take this release when they next check in with
     `fleet serve`."""
     from edgegossip.fleet import releases

@@ -48,7 +48,7 @@ SIZES = range(2, 19)  # the fleets that the package is made for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class TopologyCommand:
     """Options of `edgegossip topology`."""
 
     name: str | None = option(None, argument=True)
@@ -70,8 +70,8 @@ class Topology:
     as_json: bool = JSON()
 
 
-@command(Topology)
-def topology(options: Topology) -> None:
+@command(TopologyCommand)
+def topology(options: TopologyCommand) -> None:
     """Show how fast boards on a topology agree, and how many messages that takes.
 
     With NAME, a row for each number of boards; without, the spectral gaps of all topologies side by

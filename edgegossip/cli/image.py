@@ -46,7 +46,7 @@ def image() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Build:
+class BuildCommand:
     """Options of `edgegossip image build`."""
 
     board: str = _BOARD()
@@ -59,8 +59,8 @@ class Build:
     as_json: bool = JSON()
 
 
-@command(Build, image)
-def build(options: Build) -> int:
+@command(BuildCommand, image)
+def build(options: BuildCommand) -> int:
     """Make a base image for a kind of board: Debian, the client, no names and no keys. Finished
     steps are kept."""
     from edgegossip.fleet.image.build import build_image
@@ -184,15 +184,15 @@ def configure(options: Configure) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verify:
+class VerifyCommand:
     """Options of `edgegossip image verify`."""
 
     image: Path = option(REQUIRED, argument=True, path="file")
     as_json: bool = JSON()
 
 
-@command(Verify, image)
-def verify(options: Verify) -> int:
+@command(VerifyCommand, image)
+def verify(options: VerifyCommand) -> int:
     """Look an image through: hash, partitions, what a board needs to start, and that no key is in
     it but a kit's."""
     from edgegossip.fleet.image.verify import verify as look

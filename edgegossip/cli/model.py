@@ -52,7 +52,7 @@ def list_(options: Listing) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Save:
+class SaveCommand:
     """Options of `edgegossip model save`."""
 
     runs: tuple[Path, ...] = option(REQUIRED, argument=True, exists=True, metavar="RUN...")
@@ -87,8 +87,8 @@ class Save:
     as_json: bool = JSON()
 
 
-@command(Save, model)
-def save(options: Save) -> None:
+@command(SaveCommand, model)
+def save(options: SaveCommand) -> None:
     """Write the model of a run that has ended, or was stopped, to a file.
 
     RUN is a run folder; name those of several boards that ran by hand to average over them.

@@ -17,7 +17,7 @@ from edgegossip.types import EXIT_OK, ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ReportCommand:
     """Options of `edgegossip report`."""
 
     runs: tuple[Path, ...] = option(REQUIRED, argument=True, path="folder", exists=True, metavar="RUN...")
@@ -27,8 +27,8 @@ class Report:
     as_json: bool = JSON()
 
 
-@command(Report)
-def report(options: Report) -> int:
+@command(ReportCommand)
+def report(options: ReportCommand) -> int:
     """Print the table of each run folder RUN, draw its plots, and write one page that has it all:
     where every second went, loss and accuracy, links, sensors, events; of several runs also their
     speed-up.

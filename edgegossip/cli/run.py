@@ -17,7 +17,7 @@ from edgegossip.types import EXIT_OK, EXIT_RUN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class RunCommand:
     """Options of `edgegossip run`."""
 
     recipe: str | None = option(None, argument=True, metavar="[RECIPE|SCRIPT]")
@@ -47,8 +47,8 @@ class Run:
     as_json: bool = JSON()
 
 
-@command(Run)
-def run(options: Run) -> int:
+@command(RunCommand)
+def run(options: RunCommand) -> int:
     """Train RECIPE, or your own SCRIPT, on boards that are processes of this machine, with real
     sockets between them.
 

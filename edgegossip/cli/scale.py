@@ -18,7 +18,7 @@ from edgegossip.types import HostError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class ScaleCommand:
     """Options of `edgegossip scale`."""
 
     recipe: str | None = option(None, argument=True)
@@ -93,8 +93,8 @@ class Scale:
     as_json: bool = JSON()
 
 
-@command(Scale)
-def scale(options: Scale) -> int:
+@command(ScaleCommand)
+def scale(options: ScaleCommand) -> int:
     """Train RECIPE with several schemes on several numbers of boards: where an epoch's seconds go,
     and what is gained.
 
@@ -155,7 +155,7 @@ def _require_a_boards_own(context: click.Context) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PlanCommand:
     """Options of `edgegossip plan`."""
 
     recipe: str = option(REQUIRED, argument=True, metavar="RECIPE|SCRIPT")
@@ -174,8 +174,8 @@ class Plan:
     as_json: bool = JSON()
 
 
-@command(Plan)
-def plan(options: Plan) -> int:
+@command(PlanCommand)
+def plan(options: PlanCommand) -> int:
     """Work out bytes and seconds of a round of RECIPE, or of your own SCRIPT, on a fleet, memory of
     a board, what limits it, and the codec that is faster.
 

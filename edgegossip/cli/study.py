@@ -15,7 +15,7 @@ from edgegossip.report.style import Figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
+class StudyCommand:
     """Options of `edgegossip study`."""
 
     recipe: str = option(REQUIRED, argument=True)
@@ -51,8 +51,8 @@ class Study:
     as_json: bool = JSON()
 
 
-@command(Study)
-def study(options: Study) -> int:
+@command(StudyCommand)
+def study(options: StudyCommand) -> int:
     """Train RECIPE many times with some keys changed, and compare what comes out: accuracy, bits,
     consensus.
 
@@ -68,7 +68,7 @@ def study(options: Study) -> int:
     """
     from edgegossip import recipe as recipes
     from edgegossip.studies.campaign import StudyOptions, run
-    from edgegossip.studies.cases import Plan, parse_seeds, parse_sweep, read_file
+    from edgegossip.studies.cases import StudyPlan, parse_seeds, parse_sweep, read_file
 
     def warn(text: str) -> None:
         click.echo(text, err=True)
@@ -78,7 +78,7 @@ def study(options: Study) -> int:
         StudyOptions,
         recipe=recipes.load(options.recipe, options.settings),
         sweeps=[parse_sweep(text) for text in options.sweeps],
-        listed=(read_file(options.sweep_file) if options.sweep_file else Plan()).below(
+        listed=(read_file(options.sweep_file) if options.sweep_file else StudyPlan()).below(
             dict(recipes.parse_setting(setting) for setting in options.settings)
         ),
         seeds=parse_seeds(options.seeds) if options.seeds else (),

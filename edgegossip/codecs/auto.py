@@ -17,7 +17,7 @@ from typing_extensions import override
 from edgegossip.codecs.base import Body, Codec, Ctx, StatelessCodec
 from edgegossip.codecs.per_tensor import PerTensor
 from edgegossip.codecs.registry import Family, Param, check_fields
-from edgegossip.codecs.stepped import DeadZone, Dither, Stepped, require_bytes
+from edgegossip.codecs.stepped import DeadZone, Dither, SteppedCodec, require_bytes
 from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, Vec
 
@@ -79,8 +79,8 @@ class Auto(StatelessCodec):
         """Raise DecodeError unless it can be decoded; writes nothing."""
         self._at(0).check(body, layout)
 
-    def _at(self, bytes: int) -> Stepped:
-        kind: type[Stepped] = DeadZone if self.repaired else Dither
+    def _at(self, bytes: int) -> SteppedCodec:
+        kind: type[SteppedCodec] = DeadZone if self.repaired else Dither
         if self.adapts and bytes:
             return kind(bytes=bytes)
         return kind(error=self.error or NOMINAL_ERROR)

@@ -40,7 +40,7 @@ from edgegossip.codecs.quantised import (
 )
 from edgegossip.codecs.registry import Family, Param, check_fields, without_params
 from edgegossip.layout import Layout
-from edgegossip.native.quantise import Kind, Moments, Quantiser
+from edgegossip.native.quantise import LevelKind, Moments, Quantiser
 from edgegossip.types import UsageError, Vec
 
 GRID = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)  # magnitudes by level: 1 sign, 2 exponent, 1 mantissa bit, exponent bias 1
@@ -154,7 +154,7 @@ def _interpolate(column: tuple[float, ...], ratio: float) -> float:
     return column[j] + share * (column[j + 1] - column[j])
 
 
-_QUANTISER = Quantiser(Kind.FP4, bits=4)
+_QUANTISER = Quantiser(LevelKind.FP4, bits=4)
 _TABLES = np.array([t.weights for t in STATIC_TABLES], np.uint8).reshape(-1)
 
 

@@ -19,7 +19,7 @@ from edgegossip.types import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ConvergenceRun:
     """Describes a run: K boards, T steps, momentum mu and l; V bounds the gradient's norm, B the
     second moment of a board's gradient, eps_Q the codec's normalised variance."""
 
@@ -43,7 +43,7 @@ class Run:
         return self.gradient**2 + (1 + self.variance) * self.second_moment / self.boards
 
 
-def convex_bound(run: Run, rate: float, gap: float, distance: float) -> float:
+def convex_bound(run: ConvergenceRun, rate: float, gap: float, distance: float) -> float:
     """Return the bound of section 3.4.1 on E f(mean of w_0..w_T) - min f for convex f.
 
     `rate` is alpha, `gap` f(w_0) - f(w*), `distance` ||w_0 - w*||. Raises UsageError."""
@@ -57,7 +57,7 @@ def convex_bound(run: Run, rate: float, gap: float, distance: float) -> float:
     )
 
 
-def nonconvex_rate(run: Run, constant: float, smoothness: float) -> float:
+def nonconvex_rate(run: ConvergenceRun, constant: float, smoothness: float) -> float:
     """Return section 3.4.2's alpha, min((1 - mu) / (2 beta), C / sqrt(T + 1)), of C > 0 and f's
     smoothness beta. Raises UsageError."""
     _require(0 < constant < math.inf, f"the constant C must be positive, got {constant}")
@@ -65,7 +65,7 @@ def nonconvex_rate(run: Run, constant: float, smoothness: float) -> float:
     return min((1 - run.momentum) / (2 * smoothness), constant / math.sqrt(run.steps + 1))
 
 
-def nonconvex_bound(run: Run, constant: float, smoothness: float, gap: float) -> float:
+def nonconvex_bound(run: ConvergenceRun, constant: float, smoothness: float, gap: float) -> float:
     """Return the bound of section 3.4.2 on the smallest E ||grad f(w_t)||^2 for smooth f, at
     `nonconvex_rate`. Raises UsageError."""
     _require(0 <= gap < math.inf, f"the gap must be finite and not negative, got {gap}")

@@ -40,7 +40,7 @@ from edgegossip.codecs.quantised import (
 )
 from edgegossip.codecs.registry import Family, Param, check_fields, preset
 from edgegossip.layout import Layout
-from edgegossip.native.quantise import Kind, Quantiser
+from edgegossip.native.quantise import LevelKind, Quantiser
 from edgegossip.types import ConfigError, DecodeError, UsageError, Vec
 
 _HEAD = struct.Struct("<BBI")  # bits, kind of levels, bucket
@@ -105,10 +105,10 @@ class ElastiQuant(QuantisedBodies[Layout]):
         """Return the kernels' description of it: powers of two have a quicker one than lists."""
         inner = 2 ** (self.bits - 1) - 2  # s: geometric levels below 1, 0 not counted
         if self.levels:
-            return Quantiser(Kind.LEVELS, self.bits, 0, self.bucket, self.levels)
+            return Quantiser(LevelKind.LEVELS, self.bits, 0, self.bucket, self.levels)
         if inner == 0 or (self.p == 0.5 and inner <= 30):
-            return Quantiser(Kind.LOG2, self.bits, inner, self.bucket)
-        return Quantiser(Kind.LEVELS, self.bits, 0, self.bucket, _geometric(inner, self.p))
+            return Quantiser(LevelKind.LOG2, self.bits, inner, self.bucket)
+        return Quantiser(LevelKind.LEVELS, self.bits, 0, self.bucket, _geometric(inner, self.p))
 
 
 @lru_cache(maxsize=16)

@@ -21,10 +21,10 @@ from edgegossip.codecs.base import Body, Ctx, StatelessCodec
 from edgegossip.codecs.quantised import CODER, EntropyCoder, QuantisedBodies, Reader, Scale, encode_body, reader_of
 from edgegossip.codecs.registry import Family, Param, check_fields, without_params
 from edgegossip.layout import Layout
-from edgegossip.native.quantise import Kind, Moments, Quantiser
+from edgegossip.native.quantise import LevelKind, Moments, Quantiser
 from edgegossip.types import Vec
 
-_SIGNS = Quantiser(Kind.SIGN, bits=1)
+_SIGNS = Quantiser(LevelKind.SIGN, bits=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def _mean_magnitude(m: Moments, n: int) -> Scale:
 SIGN_CODER = replace(CODER, default="raw", choices=("raw", "zstd", "auto"))
 
 
-_TERNARY = Quantiser(Kind.UNIFORM, bits=2, levels=1, bucket=0)
+_TERNARY = Quantiser(LevelKind.UNIFORM, bits=2, levels=1, bucket=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped(StatelessCodec):
+class SteppedCodec(StatelessCodec):
     """What both have in common. Its state is the layout."""
 
     error: float = 0.0
@@ -305,7 +305,7 @@ def _held(step: float, scale: Scale) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Dither(Stepped):
+class Dither(SteppedCodec):
     """Subtractive dither: unbiased, with an error that does not depend on x."""
 
     name: ClassVar[str] = "dither"
@@ -316,7 +316,7 @@ class Dither(Stepped):
 
 
 @dataclass(frozen=True, slots=True)
-class DeadZone(Stepped):
+class DeadZone(SteppedCodec):
     """Rounding with a dead zone about zero, to cells' means: biased."""
 
     name: ClassVar[str] = "deadzone"
@@ -340,8 +340,8 @@ PARAMS = (
 )
 
 
-def _family(codec: type[Stepped], help: str) -> Family:
-    def make(**params: Any) -> Stepped:
+def _family(codec: type[SteppedCodec], help: str) -> Family:
+    def make(**params: Any) -> SteppedCodec:
         return codec(**params)
 
     return Family(codec.name, make, help, PARAMS, codec.wire_id, without_params(codec.name, codec))

@@ -35,7 +35,7 @@ from edgegossip.codecs.quantised import (
 )
 from edgegossip.codecs.registry import Family, Param, check_fields, preset, without_params
 from edgegossip.layout import Layout
-from edgegossip.native.quantise import Kind, Quantiser
+from edgegossip.native.quantise import LevelKind, Quantiser
 from edgegossip.types import ConfigError, DecodeError, UsageError, Vec
 
 _PARAMS = struct.Struct("<BI")  # bits, bucket
@@ -80,7 +80,7 @@ class Qsgd(QuantisedBodies[Layout]):
 
     @property
     def _quantiser(self) -> Quantiser:
-        return Quantiser(Kind.UNIFORM, self.bits, 2 ** (self.bits - 1) - 1, self.bucket)
+        return Quantiser(LevelKind.UNIFORM, self.bits, 2 ** (self.bits - 1) - 1, self.bucket)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ def _quantiser_of(body: Body) -> Quantiser:
 
 
 def _quantiser(s: int) -> Quantiser:
-    return Quantiser(Kind.UNIFORM, 1 + s.bit_length(), s, 0)
+    return Quantiser(LevelKind.UNIFORM, 1 + s.bit_length(), s, 0)
 
 
 _ELASTICL_PARAMS = (

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from edgegossip.codecs.checks import all_finite
 from edgegossip.native import quantise
-from edgegossip.native.quantise import Kind, Quantiser
+from edgegossip.native.quantise import LevelKind, Quantiser
 from edgegossip.types import DecodeError, HostError, Vec
 
 SECTION = 4  # the first byte of such a section
@@ -133,7 +133,7 @@ def _scales_are_good(scales: Vec, quantiser: Quantiser) -> bool:
     """Finite, not negative; and those that divide have a finite largest value."""
     if not all_finite(scales) or (scales < 0).any():
         return False
-    if quantiser.kind is not Kind.FP4:
+    if quantiser.kind is not LevelKind.FP4:
         return True
     with np.errstate(over="ignore"):
         return all_finite(np.divide(np.float32(3), scales[scales > 0]))

@@ -4,7 +4,7 @@
 sum_i n_i / n * Q(delta_i), each update decoded straight into the sum. Flower's FedAvg averages the
 models x + delta_i, which is the same number up to rounding and needs a copy of the model for every
 board. Flower's other strategies are behind the same interface in `flower/combine.py`.
-`WithOuter` puts an outer optimiser around any of them, `WithControl` keeps SCAFFOLD's control
+`OuterCombiner` puts an outer optimiser around any of them, `WithControl` keeps SCAFFOLD's control
 variates.
 """
 
@@ -187,7 +187,7 @@ def with_outer(combiner: Combiner, optimizer: OuterOptimizer | None, layout: Lay
     """Return `combiner` with an outer optimiser around its rounds; itself for None. Raises what
     `check_outer` does."""
     check_outer(optimizer)
-    return combiner if optimizer is None else WithOuter(combiner, optimizer, layout)
+    return combiner if optimizer is None else OuterCombiner(combiner, optimizer, layout)
 
 
 def check_outer(optimizer: OuterOptimizer | None) -> None:
@@ -203,7 +203,7 @@ def check_outer(optimizer: OuterOptimizer | None) -> None:
         )
 
 
-class WithOuter(Combiner):
+class OuterCombiner(Combiner):
     """Takes what `combiner` makes of a round for a step of an outer optimiser. Beside what that
     needs it keeps the optimiser's memory: one vector of the trained values, or two for adam."""
 

@@ -32,13 +32,13 @@ class Timer(Enum):
 # -- events
 
 
-class PeerUp(NamedTuple):
+class NeighbourUp(NamedTuple):
     """Says that we can send to this neighbour: for the first time, or again."""
 
     peer: NodeId
 
 
-class PeerDown(NamedTuple):
+class NeighbourDown(NamedTuple):
     """Says that a neighbour is out of reach."""
 
     peer: NodeId
@@ -76,7 +76,7 @@ class Arrived(NamedTuple):
 
 
 class TimerFired(NamedTuple):
-    """Says that the time of a `SetTimer` has passed."""
+    """Says that the time of a `StartTimer` has passed."""
 
     timer: Timer
 
@@ -101,13 +101,15 @@ class Polled(NamedTuple):
     """Answers `Poll`: nothing waits in the transport any more, or time is over."""
 
 
-Event: TypeAlias = PeerUp | PeerDown | MemberNews | FrameReceived | Arrived | TimerFired | Loaded | UpdateReady | Polled
+Event: TypeAlias = (
+    NeighbourUp | NeighbourDown | MemberNews | FrameReceived | Arrived | TimerFired | Loaded | UpdateReady | Polled
+)
 
 
 # -- effects, besides the algorithm's own Send
 
 
-class SetTimer(NamedTuple):
+class StartTimer(NamedTuple):
     """Asks for `TimerFired` after so many seconds from the moment in which this is carried out, in
     the place of what was set before; None: not at all."""
 
@@ -168,7 +170,7 @@ class ClosePeer(NamedTuple):
     reason: str
 
 
-class Checkpoint(NamedTuple):
+class KeepState(NamedTuple):
     """Hands out a state that `Loaded` may bring back to another process of this board."""
 
     state: Any
@@ -185,7 +187,7 @@ class RoundEnded(NamedTuple):
     rates: Mapping[str, float] = {}  # metrics of the links, where the codec leaves their rates to the engine
 
 
-class Adopted(NamedTuple):
+class ModelAdopted(NamedTuple):
     """Says that this board had been left behind and took over the model of `node`."""
 
     node: NodeId
@@ -213,7 +215,7 @@ class Failed(NamedTuple):
 
 Effect: TypeAlias = (
     Send
-    | SetTimer
+    | StartTimer
     | Load
     | Started
     | CaughtUp
@@ -222,9 +224,9 @@ Effect: TypeAlias = (
     | Accepted
     | Dropped
     | ClosePeer
-    | Checkpoint
+    | KeepState
     | RoundEnded
-    | Adopted
+    | ModelAdopted
     | Log
     | Finished
     | Failed

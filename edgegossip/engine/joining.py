@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edgegossip import frame as wire
-from edgegossip.engine.events import Data, FrameReceived, MemberNews, PeerDown, PeerUp
+from edgegossip.engine.events import Data, FrameReceived, MemberNews, NeighbourDown, NeighbourUp
 from edgegossip.types import NodeId
 
 PENDING_BYTES = 64 << 20
@@ -63,11 +63,11 @@ class PeerStatus:
         if peer in self.down and peer not in self.incompatible:
             self._returning.setdefault(peer, (now_s + self._patience.return_s, self.down.pop(peer)))
 
-    def note(self, event: PeerUp | PeerDown, now_s: float) -> None:
+    def note(self, event: NeighbourUp | NeighbourDown, now_s: float) -> None:
         """Take the transport's word on a neighbour."""
         peer = event.peer
         self._returning.pop(peer, None)
-        if isinstance(event, PeerUp):
+        if isinstance(event, NeighbourUp):
             self.up.add(peer)
             self.down.pop(peer, None)
             self.incompatible.pop(peer, None)

@@ -55,13 +55,13 @@ from edgegossip.engine.events import (
     Loaded,
     Log,
     MemberNews,
-    PeerDown,
-    PeerUp,
+    NeighbourDown,
+    NeighbourUp,
     Poll,
     Polled,
     RoundEnded,
-    SetTimer,
     Started,
+    StartTimer,
     Timer,
     TimerFired,
     Train,
@@ -247,11 +247,11 @@ class NodeEngine:
             case MemberNews():
                 self._remote.note(event)
                 self._start_if_possible()
-            case PeerUp() | PeerDown() if self.view is None:
+            case NeighbourUp() | NeighbourDown() if self.view is None:
                 self._log_if_incompatible(event)
                 self._peers.note(event, now_s)
                 self._start_if_possible()
-            case PeerUp() | PeerDown():
+            case NeighbourUp() | NeighbourDown():
                 self._peer_changed(event)
         if self._asks_poll:
             self._asks_poll = False
@@ -301,9 +301,9 @@ class NodeEngine:
             return False
         return True
 
-    def _log_if_incompatible(self, event: PeerUp | PeerDown) -> bool:
+    def _log_if_incompatible(self, event: NeighbourUp | NeighbourDown) -> bool:
         """Tell whether this peer trains something else than we do, and log what differs."""
-        if isinstance(event, PeerUp) or not event.disagrees:
+        if isinstance(event, NeighbourUp) or not event.disagrees:
             return False
         self._log("disagrees", event.reason, peer=event.peer)
         return True
@@ -500,7 +500,7 @@ class NodeEngine:
         self._set_timer(Timer.ANNOUNCE, self._patience.announce_s)
 
     def _set_timer(self, timer: Timer, after_s: float | None) -> None:
-        self._effects.append(SetTimer(timer, after_s))
+        self._effects.append(StartTimer(timer, after_s))
 
     # -- frames and neighbours
 
@@ -547,10 +547,10 @@ class NodeEngine:
         self._effects.append(ClosePeer(sender, reason))
         self._set_down(self.down | {sender})
 
-    def _peer_changed(self, event: PeerUp | PeerDown) -> None:
+    def _peer_changed(self, event: NeighbourUp | NeighbourDown) -> None:
         peer = event.peer
         self._peers.note(event, self._now_s)
-        if isinstance(event, PeerDown):
+        if isinstance(event, NeighbourDown):
             if not self._log_if_incompatible(event):
                 self._log("peer-left" if event.left else "peer-down", down_text(peer, event.reason), peer=peer)
             self._set_down(self.down | {peer})
@@ -586,14 +586,14 @@ class NodeEngine:
                 case base.SetTimer(after_s):
                     self._set_timer(Timer.DEADLINE, after_s)
                 case base.Checkpoint():
-                    self._effects.append(events.Checkpoint(self.algorithm.restorable(self.state)))
+                    self._effects.append(events.KeepState(self.algorithm.restorable(self.state)))
                 case RoundDone():
                     done = action
                 case base.Suspect(node, reason):
                     self._log("suspect", f"went on without {node}: {reason}", peer=node)
                 case base.Adopted(node, round):
                     adopted = self._adopted = True
-                    self._effects.append(events.Adopted(node, round, self.state))
+                    self._effects.append(events.ModelAdopted(node, round, self.state))
                     text = f"had been left behind: took over the model of {node} and goes on in round {round}"
                     self._log("adopted", text, peer=node)
         if self.round > before + 1 and not adopted:

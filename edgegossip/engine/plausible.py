@@ -7,7 +7,7 @@ these can be wrong by mistake or on purpose, and one board must not spoil the ru
 Questions are asked in this order, from cheap to dear:
 
 1. `check_reported`: does a claim make sense by itself?
-2. `Examples`: would this update drown all others in a mean that is weighted by examples?
+2. `ExampleClaims`: would this update drown all others in a mean that is weighted by examples?
 3. `NormFilter`: is the decoded update so long (L2) that it would spoil the model?
 4. `Losses`: which losses go into the curve? A loss changes no model, so nobody is refused for it.
 5. `ServerLevels`: how many levels do all boards use next, whatever a single one claims?
@@ -77,7 +77,7 @@ SINGLE = 1e7  # for two boards: no data set of one board has more, ImageNet has 
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Examples(Generic[Key]):
+class ExampleClaims(Generic[Key]):
     """Judges claims of examples, round after round.
 
     Honest boards differ by a hundred times and all are taken. A claim is refused when it is more

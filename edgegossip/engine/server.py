@@ -59,6 +59,7 @@ from edgegossip.engine.server_events import (
     Arriving,
     Ask,
     Better,
+    BoardAnswer,
     Bye,
     Completed,
     Delivering,
@@ -80,7 +81,6 @@ from edgegossip.engine.server_events import (
     ProcessEnded,
     Question,
     Record,
-    Result,
     Save,
     ServerPlan,
     Stop,
@@ -480,7 +480,7 @@ class ServerEngine:
 
     def _evaluation_in(self, answer: Answer | None) -> tuple[Metrics | None, str]:
         """Return what an answer found, or why it found nothing; "" of a board that went away."""
-        if isinstance(answer, Result):
+        if isinstance(answer, BoardAnswer):
             try:
                 found = self._evaluations.checked(answer.evaluation)
             except PeerError as error:

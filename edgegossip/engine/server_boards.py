@@ -35,7 +35,7 @@ class BoardPresence:
 
 
 @dataclass(slots=True)
-class Member:
+class KnownBoard:
     """Holds what is known of a board that has said its name."""
 
     name: NodeId
@@ -64,7 +64,7 @@ class Boards:
     def __init__(self, expected: Iterable[NodeId], least: int = 1, return_s: float = 0.0) -> None:
         self.expected = tuple(expected)
         self.least, self.return_s = least, return_s
-        self._members: dict[NodeId, Member] = {}
+        self._members: dict[NodeId, KnownBoard] = {}
         self._ignored: set[Address] = set()  # of strangers that were refused, and those that a board no longer uses
         self.lost: dict[NodeId, str] = {}  # boards that are down, and why
         self._ended: set[NodeId] = set()  # those of them whose process is known to have ended
@@ -101,7 +101,7 @@ class Boards:
             self._ignored.add(address)
             raise PeerError(f"no board of this run is named {name!r}; the names are {', '.join(self.expected)}")
         before = self._members.get(name)
-        self._members[name] = Member(name, address)
+        self._members[name] = KnownBoard(name, address)
         self._back(Change(name, up=True))
         if before is None or before.address == address:
             return None
@@ -129,7 +129,7 @@ class Boards:
         self._ended.add(name)
         return change
 
-    def _down(self, member: Member, reason: str) -> Change:
+    def _down(self, member: KnownBoard, reason: str) -> Change:
         member.up, member.busy = False, 0
         self.lost[member.name] = reason
         return Change(member.name, up=False, reason=reason)
@@ -139,19 +139,19 @@ class Boards:
         self._ended.discard(change.name)
         return change
 
-    def by_name(self, name: NodeId) -> Member | None:
+    def by_name(self, name: NodeId) -> KnownBoard | None:
         """Return the board of this name, if it has joined."""
         return self._members.get(name)
 
-    def by_address(self, address: Address) -> Member | None:
+    def by_address(self, address: Address) -> KnownBoard | None:
         """Return the board at this address, if it has joined."""
         return next((m for m in self._members.values() if m.address == address), None)
 
-    def up(self) -> list[Member]:
+    def up(self) -> list[KnownBoard]:
         """Return boards that are up, in the order of `expected`."""
         return [m for name in self.expected if (m := self._members.get(name)) is not None and m.up]
 
-    def idle(self) -> list[Member]:
+    def idle(self) -> list[KnownBoard]:
         """Return those up that have answered everything."""
         return [m for m in self.up() if not m.busy]
 
@@ -223,7 +223,7 @@ class Agreements:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class OpenQuestion:
     """Holds a question that has not been answered."""
 
     number: int
@@ -240,7 +240,7 @@ class OpenQuestions:
 
     def __init__(self, boards: Boards) -> None:
         self._boards = boards
-        self._open: dict[int, Sent] = {}
+        self._open: dict[int, OpenQuestion] = {}
         self._last = 0
         self.longest_s = 0.0  # that an answer took
 
@@ -248,12 +248,12 @@ class OpenQuestions:
         """Note a question to a board; return its number."""
         self._last += 1
         member = self._boards.by_address(address)
-        self._open[self._last] = Sent(self._last, address, member.name if member else "", what, now_s)
+        self._open[self._last] = OpenQuestion(self._last, address, member.name if member else "", what, now_s)
         if member is not None:
             member.busy = self._last
         return self._last
 
-    def get(self, number: int) -> Sent | None:
+    def get(self, number: int) -> OpenQuestion | None:
         """Return the question of this number, if somebody waits for its answer."""
         return self._open.get(number)
 
@@ -269,7 +269,7 @@ class OpenQuestions:
         """Return the boards that have not answered these, by name."""
         return sorted(self._open[i].name for i in numbers if i in self._open)
 
-    def close(self, number: int) -> Sent | None:
+    def close(self, number: int) -> OpenQuestion | None:
         """Take a question off the list; None when nobody waits for it (any more)."""
         sent = self._open.pop(number, None)
         member = None if sent is None else self._boards.by_address(sent.address)
@@ -277,7 +277,7 @@ class OpenQuestions:
             member.busy = 0
         return sent
 
-    def drop(self, which: Callable[[Sent], bool]) -> list[int]:
+    def drop(self, which: Callable[[OpenQuestion], bool]) -> list[int]:
         """Take all of these off the list; return their numbers."""
         numbers = [i for i, sent in self._open.items() if which(sent)]
         for i in numbers:

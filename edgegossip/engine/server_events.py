@@ -125,7 +125,7 @@ class Joining:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class BoardAnswer:
     """Answers Train, Evaluate or Bye, as it came over the wire."""
 
     frame: bytes | memoryview | PeerError | None = None  # the update
@@ -143,7 +143,7 @@ class Failure:
     away: bool = False
 
 
-Answer: TypeAlias = Joining | Result | Failure | PeerError
+Answer: TypeAlias = Joining | BoardAnswer | Failure | PeerError
 
 
 # Events

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from edgegossip.engine.combine import Combined, Combiner, Mean, WeightedUpdate
 from edgegossip.engine.plausible import (
-    Examples,
+    ExampleClaims,
     Losses,
     Reputation,
     ServerLevels,
@@ -20,7 +20,7 @@ from edgegossip.engine.plausible import (
 )
 from edgegossip.engine.server_boards import Address, sample, wanted
 from edgegossip.engine.server_evaluations import Evaluations
-from edgegossip.engine.server_events import Answer, Failure, Result, RoundEnded, ServerPlan, Train
+from edgegossip.engine.server_events import Answer, BoardAnswer, Failure, RoundEnded, ServerPlan, Train
 from edgegossip.engine.server_frames import Channel, Downlink
 from edgegossip.engine.server_records import (
     BoardRecords,
@@ -63,7 +63,7 @@ class Training:
         self._combiner = combiner or Mean(self._channel, uniform=plan.weighting == "uniform")
         self._downlink = Downlink(plan.layout, plan.run_id, plan.downlink)
         self._levels = ServerLevels.of(plan.codec)
-        self._losses, self._examples = Losses(), Examples[NodeId]()
+        self._losses, self._examples = Losses(), ExampleClaims[NodeId]()
         self._reputation = Reputation(lambda event, text, name: log(event, text, peer=name))
         self.evaluations = Evaluations(plan, self._losses, log, record, self._found_better)
         self._records = BoardRecords(plan.layout, record) if plan.records_boards else None
@@ -195,7 +195,7 @@ class Training:
                     if answer.away:
                         continue  # which is logged elsewhere
                     raise PeerError(answer.reason)
-                if not isinstance(answer, Result):
+                if not isinstance(answer, BoardAnswer):
                     raise answer if isinstance(answer, PeerError) else PeerError("the answer is not to this question")
                 self._holds[name] = (address, self.round)
                 self.evaluations.answered(name, answer.evaluation)
@@ -251,14 +251,14 @@ class Training:
             if isinstance(answer, Failure):
                 self.evaluations.failed(name, answer.reason)
                 raise PeerError(answer.reason)
-            if isinstance(answer, Result):
+            if isinstance(answer, BoardAnswer):
                 self.evaluations.answered(name, answer.evaluation)
         except PeerError as error:
             self._log("refused", f"refused a late answer of {name}: {error}", peer=name)
 
     def take_profile(self, name: NodeId, answer: Answer) -> None:
         """Take the profile of a board's earlier round, with an answer or its goodbye."""
-        if self._records is None or not isinstance(answer, Result):
+        if self._records is None or not isinstance(answer, BoardAnswer):
             return
         if problem := self._records.answered(name, answer.profile):
             self._log("refused", f"refused the profile of {name}: {problem}", peer=name)

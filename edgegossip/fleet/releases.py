@@ -32,9 +32,9 @@ from edgegossip.update.bundle import (
     MAX_STORED_BYTES,
     PIECE_BYTES,
     Blob,
-    Entry,
+    BundleEntry,
     Head,
-    Manifest,
+    ReleaseManifest,
     check_path,
     is_ours,
     parse_head,
@@ -73,14 +73,14 @@ def bundle_file(folder: Path, sequence: int) -> Path:
     return folder / "releases" / f"{sequence}.bundle"
 
 
-def build(fleet: Fleet, site: Site, output: Path) -> Manifest:
+def build(fleet: Fleet, site: Site, output: Path) -> ReleaseManifest:
     """Pack a folder as a signed bundle in `output`. Raises ConfigError, UsageError."""
     needed = "" if site.whole else site.packages
     have = {p for name in fleet.boards if (p := _packages(fleet, name))}
     if needed and have and needed not in have:
         raise ConfigError(f"no board that has checked in has the packages that {site.folder} needs: {WITH_PACKAGES}")
     files = _files(site.folder, site.whole)
-    manifest = Manifest(fleet.fleet_id, site.version, 1, site.machine, site.python, (), needed)
+    manifest = ReleaseManifest(fleet.fleet_id, site.version, 1, site.machine, site.python, (), needed)
     with refused_as(UsageError, output), tempfile.TemporaryFile(dir=output.parent) as blobs:
         manifest = replace(manifest, entries=tuple(_pack(site.folder, files, blobs)))
         with _changing(fleet) as index:
@@ -161,7 +161,7 @@ def _files(site: Path, whole: bool) -> list[Path]:
     return found
 
 
-def _pack(site: Path, files: Iterable[Path], blobs: BinaryIO) -> Iterator[Entry]:
+def _pack(site: Path, files: Iterable[Path], blobs: BinaryIO) -> Iterator[BundleEntry]:
     """Yield the entries of the files; each content goes to `blobs` once."""
     known: dict[str, Blob] = {}
     at = 0
@@ -178,10 +178,10 @@ def _pack(site: Path, files: Iterable[Path], blobs: BinaryIO) -> Iterator[Entry]
                     at += len(stored)
                 pieces.append(known[sha256])
         executable = bool(path.stat().st_mode & 0o100)
-        yield Entry(f"site/{path.relative_to(site).as_posix()}", executable, whole.hexdigest(), tuple(pieces))
+        yield BundleEntry(f"site/{path.relative_to(site).as_posix()}", executable, whole.hexdigest(), tuple(pieces))
 
 
-def _join(fleet: Fleet, manifest: Manifest, blobs: BinaryIO, output: Path) -> None:
+def _join(fleet: Fleet, manifest: ReleaseManifest, blobs: BinaryIO, output: Path) -> None:
     """Write a signed head, then `blobs` from where it is to its end. Raises OSError."""
     packed = manifest.pack()
     head = Head(packed, fleet.operator().sign(DOMAIN + hashlib.sha256(packed).digest()))

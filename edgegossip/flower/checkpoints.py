@@ -27,7 +27,7 @@ CLOSE_S = 10.0  # how long the last checkpoint may take
 FLUSH_S = 30.0  # and one between two rounds, before the run goes on without
 
 
-class Stateful(Protocol):
+class HasState(Protocol):
     """Has a state to be kept, as `client.Board` has."""
 
     @property
@@ -128,7 +128,7 @@ class BoardCheckpointer(_Checkpointer):
         super().__init__(name, folder, identity, section, sink)
         self._layout = layout
 
-    def restore(self, board: Stateful) -> None:
+    def restore(self, board: HasState) -> None:
         """Restore what an earlier process of this board kept, if there is any.
 
         Raises ConfigError, DataError, HostError."""
@@ -141,7 +141,7 @@ class BoardCheckpointer(_Checkpointer):
             raise DataError(f"checkpoint {found.path} cannot be used: {error}") from None
         self._say("restored", f"{self._name} goes on from its checkpoint of round {board.round}")
 
-    def save(self, board: Stateful) -> None:
+    def save(self, board: HasState) -> None:
         """Keep the board's state after a round."""
         if self._every and board.round % self._every == 0:
             self._writer.offer(board.round, board.snapshot(), tensors=self._layout.plain())

@@ -1,7 +1,7 @@
 """Runs a board of a server run in one process: it polls the coordinator's SuperLink, trains,
 evaluates and answers.
 
-`NodeClient` has the connection; `Board` has the work of one run: messages in, contents out.
+`NodeClient` has the connection; `BoardWorker` has the work of one run: messages in, contents out.
 Flower's own SuperNode starts a process that imports torch again for every message. This client
 keeps model, data, optimiser, codec state and one connection for the whole run, and stays small (no
 torch) until the coordinator is there.
@@ -87,7 +87,7 @@ class NodeClient:
         self._spool = spool
         self._link = FleetLink(address, credentials, spool)
         self._clock = RoundClock()
-        self._board: Board | None = None
+        self._board: BoardWorker | None = None
         self._profiles = False  # does the coordinator want them
         self._profile: MetricRecord | None = None  # of the last round
         self._stop = threading.Event()
@@ -288,7 +288,7 @@ class NodeClient:
         self._note(board)
         return reply, lambda: None
 
-    def _note(self, board: Board) -> None:
+    def _note(self, board: BoardWorker) -> None:
         """Record what this board has just found of the model after the round before, on a test set
         of its own."""
         if self._own_test and board.found is not None:
@@ -322,7 +322,7 @@ class NodeClient:
         answer = messages.hello_answer(self._name, agreement=agreement)
         return answer, lambda: self._joined(workload.layout.size)
 
-    def _begin(self, workload: Workload, hello: RunDescription) -> Board:
+    def _begin(self, workload: Workload, hello: RunDescription) -> BoardWorker:
         """Make this board in that run: from its checkpoint, or from the start where the run has
         begun anew since."""
         board = self._new_board(workload, hello)
@@ -339,16 +339,16 @@ class NodeClient:
         workload.restore(before)
         return self._new_board(workload, hello)
 
-    def _new_board(self, workload: Workload, hello: RunDescription) -> Board:
+    def _new_board(self, workload: Workload, hello: RunDescription) -> BoardWorker:
         channel = Channel.of(workload.layout, hello.run_id, self._codec)
-        return Board(self._name, workload, channel, self._downlink, self._link.meter.sent_bytes, self._spool)
+        return BoardWorker(self._name, workload, channel, self._downlink, self._link.meter.sent_bytes, self._spool)
 
     def _joined(self, values: int) -> None:
         text = f"{self._name} joined the run at {self._address} and trains {values} values"
         self._sink.event(self._name, "started", text, values=values, unix_s=time.time())
         self._clock.finish_round()  # what came before belongs to no round
 
-    def _report(self, board: Board) -> None:
+    def _report(self, board: BoardWorker) -> None:
         """Record the round that ends here.
 
         What that takes is time in which this board waits for the next one."""
@@ -365,7 +365,7 @@ class NodeClient:
         return answer if self._profile is None else RecordDict({**answer, messages.PROFILE: self._profile})
 
 
-def _is_new_run(board: Board, hello: RunDescription) -> bool:
+def _is_new_run(board: BoardWorker, hello: RunDescription) -> bool:
     """Tell whether the run has begun again since this board took part.
 
     A coordinator that lost more than a round does not count: a momentum that is some rounds ahead
@@ -391,7 +391,7 @@ class _CachedAnswer:
     report: dict[str, Value]
 
 
-class Board:
+class BoardWorker:
     """Does the work of one board, with its model, data and codec.
 
     `sent_bytes` says what its connection has sent so far.

@@ -378,7 +378,7 @@ class Stopped(RunError):
     """Says that the run was told to stop."""
 
 
-class Link(Protocol):
+class MessageLink(Protocol):
     """Moves the messages of one run. `RunLink` does, and tests have another one. Methods raise
     LinkError."""
 
@@ -446,7 +446,7 @@ class Driver:
         self,
         engine: ServerEngine,
         plan: ServerPlan,
-        link: Link,
+        link: MessageLink,
         sink: Sink,
         clock: RoundClock,
         hooks: Hooks = Hooks(),

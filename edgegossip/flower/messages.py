@@ -29,13 +29,13 @@ from edgegossip.codecs.base import Codec
 from edgegossip.engine.plausible import MAX_EXAMPLES, MAX_LOSS
 from edgegossip.engine.server_events import (
     Answer,
+    BoardAnswer,
     Bye,
     Evaluate,
     Failure,
     Hello,
     Instruction,
     Joining,
-    Result,
     ServerPlan,
     Train,
 )
@@ -210,7 +210,7 @@ def read_answer(wish: type[Instruction], reply: Message, away: bool, identity: N
             return found
         name, problem, agreement = found
         return Joining(name, problem, identity, agreement)
-    return Result(
+    return BoardAnswer(
         _try(frame_bytes, content) if wish is Train else None,
         _try(read_evaluation, content),
         _try(read_profile, content),

@@ -15,7 +15,7 @@ from typing import Any
 from flwr.app import Error, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
-from edgegossip.engine.plausible import MAX_EXAMPLES, Examples
+from edgegossip.engine.plausible import MAX_EXAMPLES, ExampleClaims
 from edgegossip.types import PeerError
 from edgegossip.untrusted import printable
 
@@ -50,7 +50,7 @@ class Judge:
     def __init__(self, means: str) -> None:
         self._means = means
         self._usual: ReplySchema | None = None
-        self._examples = Examples[int]()
+        self._examples = ExampleClaims[int]()
 
     def refused(self, replies: Mapping[int, Message], core: Any, method: Callable[..., Any]) -> dict[int, str]:
         """Return which of these answers `method` of this strategy cannot take together with the

@@ -32,7 +32,7 @@ from edgegossip.types import PeerError, Round, Vec
 
 
 @dataclass(slots=True)
-class Traffic:
+class ModelTraffic:
     """Counts bytes of models so far, with what travels beside their frames, and what the same would
     have been without edgegossip, as fp32."""
 
@@ -83,7 +83,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class MessageBatch:
     """Holds what is common to messages that go at once."""
 
     number: Round  # of the latest model
@@ -100,7 +100,7 @@ class ModelSender:
     """Makes what the clients of one run are sent, and knows what they hold of it. `exact`: patterns
     of arrays that are not coded."""
 
-    def __init__(self, codec: Codec[Any], run_id: bytes | None, traffic: Traffic, exact: Collection[str]) -> None:
+    def __init__(self, codec: Codec[Any], run_id: bytes | None, traffic: ModelTraffic, exact: Collection[str]) -> None:
         self._codec, self._given_run_id, self._traffic, self._exact = codec, run_id, traffic, tuple(exact)
         # An app may have several strategies, of whose models clients keep one each.
         self._strategy = run_id.hex() if run_id else secrets.token_hex(8)
@@ -188,13 +188,13 @@ class ModelSender:
             self._publish(number, self.run_id(out[0]))
         held = {node: self._held.pop(node, None) for node in counts}
         known = {node: was for node, was in held.items() if was is not None and was.certain}
-        batch = Batch(number, levels, key, private, counts, known, {})
+        batch = MessageBatch(number, levels, key, private, counts, known, {})
         for message in out:
             if message.content.array_records:
                 self._pack(message, batch)
         return out
 
-    def _pack(self, message: Message, batch: Batch) -> None:
+    def _pack(self, message: Message, batch: MessageBatch) -> None:
         records, node, number = message.content.array_records, message.metadata.dst_node_id, batch.number
         name = self._model_in(records, batch.key)
         known = batch.known.get(node) or Held(None, set())

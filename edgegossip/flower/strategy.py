@@ -29,7 +29,7 @@ from edgegossip.engine.server_frames import FULL, Channel, finite_sum
 from edgegossip.flower.messages import FRAME, STYPE
 from edgegossip.flower.records import META, STATISTICS, from_hash, split_frame
 from edgegossip.flower.replies import Judge, core_of, failed, is_flowers
-from edgegossip.flower.sending import ModelSender, Sent, Traffic, size_of
+from edgegossip.flower.sending import ModelSender, ModelTraffic, Sent, size_of
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.types import PeerError, UsageError, Vec
 from edgegossip.untrusted import printable
@@ -89,7 +89,7 @@ class CompressedStrategy(Strategy):
                 f"{type(strategy).__name__} is no strategy of flwr.serverapp: those of flwr.server, which secure aggregation "
                 "plays, go uncompressed, without edgegossip"
             )
-        self.traffic = Traffic()
+        self.traffic = ModelTraffic()
         self._codec = codec
         self._on_refused = on_refused or _log_refused
         self._levels = ServerLevels.of(codec)

@@ -24,7 +24,7 @@ from edgegossip.types import ConfigError, NodeId, Round, UsageError
 __all__ = [
     "NOBODY",
     "GraphTopology",
-    "Summary",
+    "TopologySummary",
     "build",
     "builder",
     "from_text",
@@ -465,7 +465,7 @@ def get(name: str, n: int, **params: Any) -> GraphTopology:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class TopologySummary:
     """Holds what `edgegossip topology` shows."""
 
     name: str
@@ -479,11 +479,11 @@ class Summary:
     spectral_gap: float  # 1 - |second largest eigenvalue| of W, or of the product over a period, per round
 
 
-def summarise(topology: GraphTopology) -> Summary:
+def summarise(topology: GraphTopology) -> TopologySummary:
     """Return a topology in a few figures: how fast its nodes agree, and what that costs them."""
     rounds = range(topology.period)
     sent = [len(topology.neighbours(node, r).out) for r in rounds for node in range(topology.n)]
-    return Summary(
+    return TopologySummary(
         name=topology.name,
         nodes=topology.n,
         directed=topology.directed,
@@ -496,7 +496,7 @@ def summarise(topology: GraphTopology) -> Summary:
     )
 
 
-def table(summaries: Sequence[Summary]) -> list[str]:
+def table(summaries: Sequence[TopologySummary]) -> list[str]:
     """Return lines of a Markdown table, a row a summary."""
     return _aligned(
         ("topology", "nodes", "edges", "weights", "messages a round", "period", "spectral gap"),
@@ -515,7 +515,7 @@ def table(summaries: Sequence[Summary]) -> list[str]:
     )
 
 
-def gap_table(summaries: Sequence[Summary]) -> list[str]:
+def gap_table(summaries: Sequence[TopologySummary]) -> list[str]:
     """Return lines of a Markdown table of spectral gaps: a row a number of nodes, a column a
     topology. Needs one summary of every pair of these."""
     gaps = {(s.nodes, s.name): s.spectral_gap for s in summaries}

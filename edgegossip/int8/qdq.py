@@ -30,7 +30,7 @@ _LEAST_SCALE = 1e-30
 
 
 @dataclass(slots=True)
-class Range:
+class TensorRange:
     """Holds the lowest and the highest value of a tensor in all samples seen, 0 among them."""
 
     low: float = 0.0
@@ -50,8 +50,8 @@ class Range:
 
 @dataclass(slots=True)
 class _CallRange:
-    taken: Range
-    given: Range | None  # None: the layer gives float32
+    taken: TensorRange
+    given: TensorRange | None  # None: the layer gives float32
 
 
 def qdq_model(model: nn.Module, examples: Iterable[Tensor]) -> nn.Module:
@@ -121,7 +121,7 @@ def _watching(
         nth = 0 if is_table else calls[name]  # one table of values serves all calls
         calls[name] += 1
         if nth == len(sites):
-            sites.append(_CallRange(Range(), Range() if isinstance(given, QuantisedTensor) else None))
+            sites.append(_CallRange(TensorRange(), TensorRange() if isinstance(given, QuantisedTensor) else None))
         site = sites[nth]
         if not is_table:  # which takes ids
             x = taken[0]
@@ -136,7 +136,7 @@ class _Pair(nn.Module):
     """QuantizeLinear and DequantizeLinear of a tensor, once: what comes from such a pair goes
     through as it is."""
 
-    def __init__(self, values: Range) -> None:
+    def __init__(self, values: TensorRange) -> None:
         super().__init__()
         self.scale, self.zero = values.scale_and_zero()
 

@@ -93,7 +93,7 @@ class Security(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MeshMachine:
     """Is what a board's mesh runs on: threads, gRPC, and addresses to listen on. A simulator has
     its own."""
 
@@ -102,7 +102,7 @@ class Machine:
     listen_address: Callable[..., addresses.Address] = addresses.listen_address
 
 
-MACHINE = Machine()
+MACHINE = MeshMachine()
 
 
 class ChannelFactory:
@@ -113,7 +113,7 @@ class ChannelFactory:
         limits: MeshLimits,
         security: Security | None = None,
         before_disconnect: Callable[[], object] = lambda: None,
-        machine: Machine = MACHINE,
+        machine: MeshMachine = MACHINE,
     ) -> None:
         self._limits, self._security, self._before_disconnect = limits, security, before_disconnect
         self._aio = machine.aio
@@ -146,7 +146,7 @@ async def serve(
     limits: MeshLimits,
     security: Security | None = None,
     inside: str = "",
-    machine: Machine = MACHINE,
+    machine: MeshMachine = MACHINE,
 ) -> tuple[grpc.aio.Server, addresses.Address]:
     """Start a server with these services; return it and where it listens. Raises HostError when it
     cannot listen.

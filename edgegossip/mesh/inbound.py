@@ -38,7 +38,7 @@ from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.address import of_caller
 from edgegossip.mesh.base import MeshLimits, Notice, Received, TransportEvent, loop_s
 from edgegossip.mesh.connections import CallerGone, Security, other_name, other_receiver, other_run, other_version
-from edgegossip.mesh.shelf import Kept, Shelf
+from edgegossip.mesh.shelf import KeptFrame, Shelf
 from edgegossip.mesh.wire import METHOD, PROTOCOL_VERSION, ChunkView, parse_request
 from edgegossip.security.limits import RateLimitedLog, TokenBuckets, network_of
 from edgegossip.threads import Queue
@@ -77,7 +77,7 @@ class PartialFrame:
     transfer: int
     total: int
     stream: object  # the stream that brought the last chunk; None when that has ended
-    kept: Kept | None  # None: there is no place for it, and it is lost
+    kept: KeptFrame | None  # None: there is no place for it, and it is lost
     received: int = 0
     data: Buffer | None = None
 

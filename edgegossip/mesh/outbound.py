@@ -95,7 +95,7 @@ class QueuedFrame:
         return self.written_bytes == self.frame_bytes
 
 
-class Edge:
+class OutgoingEdge:
     """Sends to one peer. `hello` opens every stream; `post` takes the events."""
 
     def __init__(
@@ -118,7 +118,7 @@ class Edge:
         self._post = post
         self._queue = FrameQueue()
         self._max_queue_bytes = limits.max_queue_bytes
-        self._stream: Stream | None = None  # the present one, once it is welcome
+        self._stream: FrameStream | None = None  # the present one, once it is welcome
         self._channel: grpc.aio.Channel | None = None
         self._dropped = ""  # why we ended the present connection
         self._peer_session: int | None = None
@@ -320,7 +320,7 @@ class Edge:
     def _place(self, where: addresses.Address) -> str:
         return str(where) if where == self.address else f"{self.address} ({where.host})"
 
-    async def _open(self, channel: grpc.aio.Channel, call: grpc.aio.StreamStreamCall) -> Stream:
+    async def _open(self, channel: grpc.aio.Channel, call: grpc.aio.StreamStreamCall) -> FrameStream:
         """Return a stream that the peer has welcomed, with the queue set to what the peer has
         already."""
 
@@ -333,7 +333,7 @@ class Edge:
             return True
 
         stalls = StallDetector(self._ack_timeout, self._limits.hung_s, is_alive, self._slow)
-        stream = Stream(call, self._queue, self._limits, self._acknowledged, self._failed, stalls)
+        stream = FrameStream(call, self._queue, self._limits, self._acknowledged, self._failed, stalls)
         welcome = await stream.open(self._hello)
         # The process that said goodbye may still welcome a stream while it lingers: that is no peer
         # to send to.
@@ -495,7 +495,7 @@ class FrameQueue:
         return frame
 
 
-class Stream:
+class FrameStream:
     """Writes the frames of a queue on one stream, and reads what the peer answers. `acknowledged`
     takes every frame that the peer has and when it said so (monotonic seconds), `refused` one that
     it will never take and why."""

@@ -35,7 +35,7 @@ def most_bytes(frame_bytes: int) -> int:
     return 3 * frame_bytes + _SPARE_BYTES + 2 * _SMALL_ROOM_BYTES + _SPARE_TO_SEND_BYTES
 
 
-class Kept(NamedTuple):
+class KeptFrame(NamedTuple):
     """Says where a frame is, and what it counts for there until it is gone."""
 
     whose: NodeId | int  # its sender's; or the buffer of one that is to be sent
@@ -57,40 +57,40 @@ class Shelf:
         self._spool, self._frame_bytes, self._senders = spool, 0, 1
         self._memory, self._small, self._files = Counter[NodeId](), Counter[NodeId](), Counter[NodeId]()
         self._lent, self._lent_bytes = Counter[int](), dict[int, int]()  # by buffer: uses; size
-        self._gone = deque[Kept]()  # from whatever thread
+        self._gone = deque[KeptFrame]()  # from whatever thread
 
     def bound(self, frame_bytes: int, senders: int) -> None:
         """Take note of the size of the run's largest frame, and of how many send."""
         self._frame_bytes, self._senders = frame_bytes, max(1, senders)
 
-    def take(self, sender: NodeId, size_bytes: int) -> Kept | None:
+    def take(self, sender: NodeId, size_bytes: int) -> KeptFrame | None:
         """Count a frame that begins to come; None: there is no place for it."""
         self._forget_gone()
         counts, mine = max(size_bytes, LEAST_FRAME_BYTES), self._memory[sender]
         room = 2 * self._frame_bytes + _SPARE_BYTES
         has_share = not mine or mine + counts <= room // self._senders
         if self._spool.folder is None or (has_share and self._memory.total() + counts <= room):
-            kept, most = Kept(sender, False, self._memory, counts), sys.maxsize
+            kept, most = KeptFrame(sender, False, self._memory, counts), sys.maxsize
         elif counts < _SMALL_BYTES:
-            kept, most = Kept(sender, False, self._small, counts), _SMALL_ROOM_BYTES
+            kept, most = KeptFrame(sender, False, self._small, counts), _SMALL_ROOM_BYTES
         else:
-            kept, most = Kept(sender, True, self._files, 1), _MOST_FILES
+            kept, most = KeptFrame(sender, True, self._files, 1), _MOST_FILES
         if kept.among[sender] + kept.counts > most // self._senders:
             return None
         kept.among[sender] += kept.counts
         return kept
 
-    def drop(self, kept: Kept) -> None:
+    def drop(self, kept: KeptFrame) -> None:
         """Take note that it is gone."""
         kept.among[kept.whose] -= kept.counts
         if not kept.among[kept.whose]:
             del kept.among[kept.whose]
 
-    def buffer(self, kept: Kept, size_bytes: int) -> Buffer:
+    def buffer(self, kept: KeptFrame, size_bytes: int) -> Buffer:
         """Return the place for it, empty. Raises OSError where the disk does not do."""
         return self._spool.file(size_bytes) if kept.in_file else self._spool.buffer(size_bytes)
 
-    def whole(self, kept: Kept, data: memoryview) -> memoryview:
+    def whole(self, kept: KeptFrame, data: memoryview) -> memoryview:
         """Return the frame that has come, which counts until nothing refers to it any more."""
         array = np.frombuffer(data, np.uint8)
         weakref.finalize(array, self._gone.append, kept).atexit = False
@@ -113,7 +113,7 @@ class Shelf:
             return (buffer.whole(),)
         held[key] = size
         self._lent[key] += 1
-        return (*views[:-1], self.whole(Kept(key, False, self._lent, 1), body))
+        return (*views[:-1], self.whole(KeptFrame(key, False, self._lent, 1), body))
 
     def _forget_gone(self) -> None:
         while self._gone:

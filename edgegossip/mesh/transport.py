@@ -1,8 +1,8 @@
 """`GrpcTransport`: the Transport of real boards. All network work is done in one asyncio loop in a
 thread of its own.
 
-The path of a frame out: `send` here, `Edge` and `Stream` in outbound.py. In: `Inbound`,
-`FrameAssembler` and `Inbox` in inbound.py, and `incoming` here.
+The path of a frame out: `send` here, `OutgoingEdge` and `FrameStream` in outbound.py. In:
+`Inbound`, `FrameAssembler` and `Inbox` in inbound.py, and `incoming` here.
 
 asyncio and not a thread a stream: bare streams of both measure alike on two cores (8 MB in messages
 of 1 MiB at 1.6 to 2.0 GB/s, 64 KiB there and back in 0.4 ms, the differences within the noise), but
@@ -30,9 +30,9 @@ from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.base import Buffers, MeshLimits, Notice, PeerDown, Transport, TransportEvent, Woken
-from edgegossip.mesh.connections import MACHINE, ChannelFactory, Machine, Security, serve
+from edgegossip.mesh.connections import MACHINE, ChannelFactory, MeshMachine, Security, serve
 from edgegossip.mesh.inbound import Inbound, Inbox
-from edgegossip.mesh.outbound import Edge, QueuedFrame
+from edgegossip.mesh.outbound import OutgoingEdge, QueuedFrame
 from edgegossip.mesh.services import StandardServices
 from edgegossip.mesh.shelf import Shelf
 from edgegossip.mesh.wire import PROTOCOL_VERSION
@@ -75,7 +75,7 @@ class GrpcTransport(Transport):
         security: Security | None = None,
         services: Sequence[grpc.GenericRpcHandler] = (),
         spool: Spool | None = None,
-        machine: Machine = MACHINE,
+        machine: MeshMachine = MACHINE,
     ) -> None:
         if len(run_id) != 16:
             raise ConfigError(f"run id has {len(run_id)} bytes, it must have 16")
@@ -92,7 +92,7 @@ class GrpcTransport(Transport):
         self._closed = False
         self._frame_ids = 0
         self._agreement: Agreement | None = None
-        self._edges: dict[NodeId, Edge] = {}
+        self._edges: dict[NodeId, OutgoingEdge] = {}
         self._frame_bytes: int | None = None  # of the largest frame of the run, once it is known
         self._unfit: set[NodeId] = set()  # who disagreed before its address was known
         self._shut: dict[NodeId, str] = {}  # whom the node closed, and why
@@ -273,7 +273,7 @@ class GrpcTransport(Transport):
             )
             message = mesh_pb2.ExchangeRequest(hello=hello).SerializeToString()
             random, post = self._machine.threads.random, self._inbox.post
-            edge = Edge(peer, address, message, self._limits, self._channels, post, random, self._shelf)
+            edge = OutgoingEdge(peer, address, message, self._limits, self._channels, post, random, self._shelf)
             self._edges[peer] = edge
             if self._frame_bytes is not None:
                 edge.limit_frames(self._frame_bytes)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 Spec: TypeAlias = tuple[int, int, int, int, tuple[float, ...] | None]
 
 
-class Kind(IntEnum):
+class LevelKind(IntEnum):
     """What the levels of a quantiser are, as the kernels number it."""
 
     UNIFORM = 0
@@ -62,7 +62,7 @@ class Quantiser:
     tensor) has one scale; `list` has the levels of LEVELS, 2 to 2^(bits-1) numbers rounded to
     float32."""
 
-    kind: Kind
+    kind: LevelKind
     bits: int
     levels: int = 0
     bucket: int = 0

@@ -36,13 +36,13 @@ from edgegossip.engine import events
 from edgegossip.engine.events import (
     Arrived,
     CaughtUp,
-    Checkpoint,
     ClosePeer,
     Effect,
     Event,
     Failed,
     Finished,
     FrameReceived,
+    KeepState,
     Load,
     Loaded,
     Log,
@@ -50,7 +50,7 @@ from edgegossip.engine.events import (
     Poll,
     Polled,
     RoundEnded,
-    SetTimer,
+    StartTimer,
     Timer,
     TimerFired,
     Train,
@@ -162,7 +162,7 @@ class GossipNode:
         self._in_worker = False  # the worker computes, and spans are not ours to open
         self._ended: RoundEnded | None = None  # not put down yet
         self._restorable: Any = None  # the last state that may be kept, if it is not yet
-        self.traffic = Traffic()
+        self.traffic = NodeTraffic()
         self._evaluate_after = recipes.evaluation_rounds(recipe)
         self._final: Metrics | None = None  # of the last round, over the whole test set
         self._evaluated_last = False  # that has been made, or there is no test set
@@ -378,9 +378,9 @@ class GossipNode:
             case SendFailed(frame_id):
                 self.traffic.failed(frame_id)
             case PeerUp(peer):
-                self._handle(events.PeerUp(peer))
+                self._handle(events.NeighbourUp(peer))
             case PeerDown(peer, reason, left, closed, disagrees):
-                self._handle(events.PeerDown(peer, reason, left, closed, disagrees))
+                self._handle(events.NeighbourDown(peer, reason, left, closed, disagrees))
             case Verdict(peer, here, _, left, restarted):
                 self._handle(MemberNews(peer, here, left, restarted))
             case Notice(peer, text, refusal):
@@ -423,9 +423,9 @@ class GossipNode:
                     with self._span("transmit"):
                         frame_id = self._transport.send(to, wire.build(frame, summed))
                     self.traffic.sent(frame_id, len(frame.body))
-                case SetTimer(timer, None):
+                case StartTimer(timer, None):
                     self._timers.pop(timer, None)
-                case SetTimer(timer, float() | int() as after_s):
+                case StartTimer(timer, float() | int() as after_s):
                     self._timers[timer] = self._now() + after_s
                     if timer is Timer.DEADLINE:
                         self._due_s, self._excused = None, False
@@ -435,7 +435,7 @@ class GossipNode:
                         self._came_bytes = self._transport.arriving()[0]
                 case Load() | Train() | Poll() | Finished() | Failed():
                     self._request = effect
-                case Checkpoint(state):
+                case KeepState(state):
                     self._restorable = state
                 case RoundEnded():
                     self._ended = effect
@@ -520,7 +520,7 @@ class GossipNode:
 
 
 @dataclass(slots=True)
-class Link:
+class NeighbourTraffic:
     """Counts what went to one neighbour."""
 
     message_bytes: int = 0
@@ -535,7 +535,7 @@ class Link:
 
 
 @dataclass(slots=True)
-class Traffic:
+class NodeTraffic:
     """Counts the bytes of one node's sends: what the codec made, and what it took to carry it; what
     went to each neighbour, and for how long it was under way. Counted when acknowledged. `take`
     hands out what came since the last call."""
@@ -545,7 +545,7 @@ class Traffic:
     overhead_bytes: int = 0
     frames: int = 0  # that carried values
     in_flight: dict[int, int] = field(default_factory=dict)  # frame_id -> payload bytes
-    links: dict[NodeId, Link] = field(default_factory=dict)
+    links: dict[NodeId, NeighbourTraffic] = field(default_factory=dict)
     links_told_s: float = 0.0  # when they were reported last
 
     def sent(self, frame_id: int, payload_bytes: int) -> None:
@@ -558,7 +558,7 @@ class Traffic:
         if payload is not None:
             link = self.links.get(receipt.to)
             if link is None:
-                link = self.links[receipt.to] = Link()
+                link = self.links[receipt.to] = NeighbourTraffic()
             link.take(receipt)
             self.payload_bytes += payload
             self.overhead_bytes += receipt.message_bytes - payload

@@ -34,7 +34,7 @@ from typing_extensions import override
 
 from edgegossip.recipe import GuardSection
 from edgegossip.telemetry.records import Sink
-from edgegossip.training.base import Around, Workload
+from edgegossip.training.base import AroundWorkload, Workload
 from edgegossip.types import LocalUpdate, Metrics, NodeId, Round, Vec
 
 BAND_C = 5.0  # above guard.temperature_c
@@ -134,7 +134,7 @@ class Guard:
         return self._memory.take(SHORT, available or 0.0, pressed=pressed, now_s=now_s)
 
 
-class GuardedWorkload(Around):
+class GuardedWorkload(AroundWorkload):
     """Trains as the workload inside does, as much of it as the guard lets it."""
 
     def __init__(

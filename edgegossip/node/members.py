@@ -23,7 +23,7 @@ from edgegossip.engine.node import neighbours_of
 from edgegossip.memory import Spool
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.base import Buffers, Moved, Notice, PeerDown, PeerUp, Transport, TransportEvent, Verdict
-from edgegossip.mesh.connections import MACHINE, Machine
+from edgegossip.mesh.connections import MACHINE, MeshMachine
 from edgegossip.mesh.membership.agent import Agent
 from edgegossip.mesh.membership.protocol import Status
 from edgegossip.mesh.transport import GrpcTransport
@@ -220,7 +220,7 @@ def open_member(
     advertise: str | None,
     insecure: bool,
     spool: Spool,
-    machine: Machine = MACHINE,
+    machine: MeshMachine = MACHINE,
 ) -> tuple[MemberTransport, Callable[[], None], RemoteMembers]:
     """Return this board's transport as a member of its run, listening; what makes it take part; and
     who else is in the run. `advertise`: HOST[:PORT] at which others reach it, if not where it

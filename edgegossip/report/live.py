@@ -20,7 +20,7 @@ from typing import Protocol, TextIO
 
 from typing_extensions import override
 
-from edgegossip.report.progress import COLUMNS, Fleet, Notice, Watcher, cells, doing, heads, notice_text, title
+from edgegossip.report.progress import COLUMNS, FleetLines, Sentence, Watcher, cells, doing, heads, notice_text, title
 from edgegossip.report.table import aligned
 from edgegossip.report.units import bytes_text, number_text, seconds_text
 from edgegossip.telemetry.records import EventRecord, MetricsRecord, Record, score_text
@@ -38,13 +38,13 @@ QUIET_S = 10.0  # nothing new for so long, and nobody there to write it: the run
 class Screen(Protocol):
     """Draws. It is called with the fleet's state, one call at a time."""
 
-    def refresh(self, fleet: Fleet) -> None:
+    def refresh(self, fleet: FleetLines) -> None:
         """Take notice that something changed."""
 
-    def say(self, fleet: Fleet, t_s: float, text: str, alarm: bool) -> None:
+    def say(self, fleet: FleetLines, t_s: float, text: str, alarm: bool) -> None:
         """Show a sentence that stays; `alarm` when something was lost."""
 
-    def close(self, fleet: Fleet) -> None:
+    def close(self, fleet: FleetLines) -> None:
         """Leave the fleet's last state behind."""
 
 
@@ -65,7 +65,7 @@ class Live:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         stream = sys.stderr if stream is None else stream
-        self._fleet = Fleet(members, rounds)
+        self._fleet = FleetLines(members, rounds)
         self._lock = threading.Lock()
         self._screen: Screen | None = None
         if enabled:
@@ -132,19 +132,19 @@ class PlainScreen(Screen):
         self._shown = ""
 
     @override
-    def refresh(self, fleet: Fleet) -> None:
+    def refresh(self, fleet: FleetLines) -> None:
         if self._clock() >= self._next_s:
             self._progress(fleet)
 
     @override
-    def say(self, fleet: Fleet, t_s: float, text: str, alarm: bool) -> None:
+    def say(self, fleet: FleetLines, t_s: float, text: str, alarm: bool) -> None:
         self._print(f"{seconds_text(t_s)}  {'!! ' if alarm else ''}{text}")
 
     @override
-    def close(self, fleet: Fleet) -> None:
+    def close(self, fleet: FleetLines) -> None:
         self._progress(fleet)
 
-    def _progress(self, fleet: Fleet) -> None:
+    def _progress(self, fleet: FleetLines) -> None:
         self._next_s = self._clock() + PLAIN_EVERY_S
         line = progress_line(fleet)
         if line != self._shown:
@@ -168,17 +168,17 @@ class NotebookScreen(Screen):
         self._said: deque[str] = deque(maxlen=NOTEBOOK_LINES)
 
     @override
-    def refresh(self, fleet: Fleet) -> None:
+    def refresh(self, fleet: FleetLines) -> None:
         if self._clock() >= self._next_s:
             self.close(fleet)
 
     @override
-    def say(self, fleet: Fleet, t_s: float, text: str, alarm: bool) -> None:
+    def say(self, fleet: FleetLines, t_s: float, text: str, alarm: bool) -> None:
         self._said.append(f"{seconds_text(t_s)}  {'!! ' if alarm else ''}{text}")
         self.refresh(fleet)
 
     @override
-    def close(self, fleet: Fleet) -> None:
+    def close(self, fleet: FleetLines) -> None:
         self._next_s = self._clock() + NOTEBOOK_EVERY_S
         self._show("\n".join([*self._said, progress_line(fleet)]))
 
@@ -210,7 +210,7 @@ def line_output() -> Callable[[str], None]:
     return say
 
 
-def progress_line(fleet: Fleet) -> str:
+def progress_line(fleet: FleetLines) -> str:
     """Return the whole fleet in one line: time, round of the slowest board, means over the boards
     at work, who waits."""
     parts = [f"{seconds_text(fleet.t_s)} wall", f"round {fleet.round}/{fleet.rounds}"]
@@ -240,7 +240,7 @@ def _rich_screen(stream: TextIO) -> Screen:
 class TopScreen(Protocol):
     """Draws for `top`."""
 
-    def show(self, watcher: Watcher, said: list[tuple[float, Notice]]) -> None:
+    def show(self, watcher: Watcher, said: list[tuple[float, Sentence]]) -> None:
         """Draw what is known now, and the sentences that came since the last call."""
 
     def close(self, watcher: Watcher) -> None:
@@ -289,7 +289,7 @@ class PlainTop(TopScreen):
         self._stream, self._shown = stream, ""
 
     @override
-    def show(self, watcher: Watcher, said: list[tuple[float, Notice]]) -> None:
+    def show(self, watcher: Watcher, said: list[tuple[float, Sentence]]) -> None:
         lines = [notice_text(t_s, notice) for t_s, notice in said]
         line = progress_line(watcher.fleet)
         if line != self._shown:

@@ -13,10 +13,10 @@ from rich.text import Text
 from edgegossip.report.progress import (
     COLUMNS,
     SCORE,
-    Board,
+    BoardLine,
     BoardStats,
-    Fleet,
-    Notice,
+    FleetLines,
+    Sentence,
     Watcher,
     cells,
     doing,
@@ -48,22 +48,22 @@ class RichScreen:
             expand=True,
         )
         self._task = self._bar.add_task("", total=None)
-        self._fleet: Fleet | None = None
+        self._fleet: FleetLines | None = None
         self._live = RichLive(
             get_renderable=self._draw, console=self._console, refresh_per_second=_PER_SECOND, redirect_stderr=False
         )
         self._live.start()
 
-    def refresh(self, fleet: Fleet) -> None:
+    def refresh(self, fleet: FleetLines) -> None:
         """Keep the new state: rich's own thread draws it."""
         self._fleet = fleet
 
-    def say(self, fleet: Fleet, t_s: float, text: str, alarm: bool) -> None:
+    def say(self, fleet: FleetLines, t_s: float, text: str, alarm: bool) -> None:
         """Print a sentence above the live part."""
         style = "bold red" if alarm else "yellow"
         self._console.print(Text(f"{seconds_text(t_s)}  {text}", style=style))
 
-    def close(self, fleet: Fleet) -> None:
+    def close(self, fleet: FleetLines) -> None:
         """Draw for the last time."""
         self._fleet = fleet
         self._live.stop()
@@ -76,7 +76,7 @@ class RichScreen:
         return Group(_table(fleet), self._bar)
 
 
-def _table(fleet: Fleet) -> Table:
+def _table(fleet: FleetLines) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=True)
     table.add_column("board", no_wrap=True)
     score = printable(fleet.score, 32)
@@ -88,7 +88,7 @@ def _table(fleet: Fleet) -> Table:
     return table
 
 
-def _row(board: Board, score: str) -> tuple[Text, ...]:
+def _row(board: BoardLine, score: str) -> tuple[Text, ...]:
     style = _STYLES.get(board.state, "yellow" if board.waits else "")
     doing = board.doing
     if doing == "training" and board.busiest:
@@ -125,7 +125,7 @@ class RichTop:
         self._live = RichLive(console=self._console, auto_refresh=False, screen=True, redirect_stderr=False)
         self._live.start()
 
-    def show(self, watcher: Watcher, said: list[tuple[float, Notice]]) -> None:
+    def show(self, watcher: Watcher, said: list[tuple[float, Sentence]]) -> None:
         """Draw the table anew in its place."""
         self._live.update(_drawn(watcher, self._console.width), refresh=True)
 
@@ -157,7 +157,7 @@ def _fits(name: str, width: int) -> bool:
     return width >= _WIDE or (name not in PARTS if width >= _NARROW else name not in _DROPPED)
 
 
-def _top_row(board: Board, watcher: Watcher, names: list[str], bar: int) -> tuple[Text, ...]:
+def _top_row(board: BoardLine, watcher: Watcher, names: list[str], bar: int) -> tuple[Text, ...]:
     style = _STYLES.get(board.state, "yellow" if board.waits else "")
     now = watcher.now.get(board.name)
     texts = dict(zip(COLUMNS, cells(board, now, watcher.fleet.score), strict=True))

@@ -69,7 +69,7 @@ _GONE, _HERE = ("peer-down", "peer-left", "member-dead", "member-left"), ("peer-
 
 
 @dataclass(slots=True)
-class Board:
+class BoardLine:
     """Holds one line of the display."""
 
     name: NodeId
@@ -93,21 +93,21 @@ class Board:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class Sentence:
     """Holds a sentence for people."""
 
     text: str
     alarm: bool
 
 
-class Fleet:
+class FleetLines:
     """Keeps the boards' lines, and what of the events is worth a sentence. A node that is no member
     gets a line but does not count for the fleet's progress."""
 
     def __init__(self, members: Sequence[NodeId], rounds: Round) -> None:
         self.members, self.rounds = tuple(members), rounds
         self.clocks = Clocks()
-        self.boards = {name: Board(name) for name in members}
+        self.boards = {name: BoardLine(name) for name in members}
         self.score = ""  # the name of what evaluations go by; "" before the first, or with the loss alone
         self._last_s: dict[NodeId, float] = {}  # of what a node said itself
         self._run_s = 0.0  # of what was said of it
@@ -181,7 +181,7 @@ class Fleet:
         self._known_down.clear()
         self._routine.clear()
 
-    def event(self, record: EventRecord) -> Notice | None:
+    def event(self, record: EventRecord) -> Sentence | None:
         """Take in an event; returns what should be said of it, or None."""
         board = self._board(record.node)
         self.clocks.take(record)
@@ -207,14 +207,14 @@ class Fleet:
             return self._seldom(record, text, record.name)
         if record.name in _ALIKE:
             return self._seldom(record, text, text)
-        return Notice(text, record.name in ALARMS)
+        return Sentence(text, record.name in ALARMS)
 
-    def _other_units(self) -> Notice | None:
+    def _other_units(self) -> Sentence | None:
         """Whose inputs are of another size than the others', once all boards at work have told."""
         if not self._sizes.keys() >= {board.name for board in self._active()}:
             return None
         apart, self._sizes = unlike(self._sizes), {}
-        return Notice(apart, True) if apart else None
+        return Sentence(apart, True) if apart else None
 
     def _goes_on(self, record: EventRecord) -> None:
         """A coordinator that goes on with a run tells the round that comes next: its boards have
@@ -224,14 +224,14 @@ class Fleet:
             for name in self.members:
                 self.boards[name].rounds = max(self.boards[name].rounds, round)
 
-    def _seldom(self, record: EventRecord, text: str, key: str) -> Notice | None:
+    def _seldom(self, record: EventRecord, text: str, key: str) -> Sentence | None:
         """What a run may say in every round, or of every board. It is all in the record."""
         said_s, more = self._routine.get(key, (-ROUTINE_S, 0))
         if record.t_s - said_s < ROUTINE_S:
             self._routine[key] = said_s, more + 1
             return None
         self._routine[key] = record.t_s, 0
-        return Notice(f"{text} (and {more} like it since the last one)" if more else text, record.name in ALARMS)
+        return Sentence(f"{text} (and {more} like it since the last one)" if more else text, record.name in ALARMS)
 
     def _told(self, record: EventRecord) -> bool:
         """Several neighbours notice that a board is gone, and so do the members; one sentence is
@@ -256,10 +256,10 @@ class Fleet:
         done = board is not None and (board.state == "finished" or board.rounds >= self.rounds > 0)
         return done or (told and record.name != "member-here")  # who comes says where it is
 
-    def _board(self, name: NodeId) -> Board:
-        return self.boards.setdefault(name, Board(name))
+    def _board(self, name: NodeId) -> BoardLine:
+        return self.boards.setdefault(name, BoardLine(name))
 
-    def _active(self) -> list[Board]:
+    def _active(self) -> list[BoardLine]:
         """Members that are not lost."""
         return [b for name in self.members if (b := self.boards[name]).state not in ("lost", "failed")]
 
@@ -308,13 +308,13 @@ class Watcher:
     def _begin(self) -> None:
         data = read_run(self.folder)
         self._follower = Follower(self.folder)
-        self.notices: deque[tuple[float, Notice]] = deque(maxlen=NOTICES)
+        self.notices: deque[tuple[float, Sentence]] = deque(maxlen=NOTICES)
         self.now: dict[NodeId, BoardStats] = {}
         self.head: dict[str, Any] = head_of(data)
         self.members = tuple(members_of(data))
-        self.fleet = Fleet(self.members, self.head["rounds_asked"] or 0)
+        self.fleet = FleetLines(self.members, self.head["rounds_asked"] or 0)
 
-    def read(self) -> list[tuple[float, Notice]]:
+    def read(self) -> list[tuple[float, Sentence]]:
         """Take in what is new, and return what should be said of it, in its order. Raises OSError,
         and DataError when the folder is none any more."""
         if self._follower.shrunk():
@@ -324,7 +324,7 @@ class Watcher:
         self.notices.extend(said)
         return said
 
-    def _taken(self, records: Iterator[Record]) -> Iterator[tuple[EventRecord, Notice]]:
+    def _taken(self, records: Iterator[Record]) -> Iterator[tuple[EventRecord, Sentence]]:
         for record in records:
             if not self.members and record.node not in self.fleet.members and record.node != COORDINATOR:
                 self.fleet.members = (*self.fleet.members, record.node)  # nothing tells who takes part: whoever does
@@ -390,7 +390,7 @@ def heads(watcher: Watcher) -> dict[str, str]:
     return {name: score if name == SCORE else name for name in COLUMNS if name != SCORE or score}
 
 
-def cells(board: Board, now: BoardStats | None, score: str) -> tuple[str, ...]:
+def cells(board: BoardLine, now: BoardStats | None, score: str) -> tuple[str, ...]:
     """Give the texts of COLUMNS; `score` is the name of what the run goes by."""
     now = now or BoardStats()
     gauge = now.gauges.get
@@ -411,7 +411,7 @@ def cells(board: Board, now: BoardStats | None, score: str) -> tuple[str, ...]:
     )
 
 
-def doing(board: Board, watcher: Watcher) -> str:
+def doing(board: BoardLine, watcher: Watcher) -> str:
     """Return what the board is at, and who waits for whom."""
     if board.waits:
         return printable(board.doing, 200)
@@ -420,6 +420,6 @@ def doing(board: Board, watcher: Watcher) -> str:
     return "" if board.doing == "training" else printable(board.doing, 200)
 
 
-def notice_text(t_s: float, notice: Notice) -> str:
+def notice_text(t_s: float, notice: Sentence) -> str:
     """Return a notice as a line, with its time; `!!` marks an alarm."""
     return f"{seconds_text(t_s)}  {'!! ' if notice.alarm else ''}{printable(notice.text)}"

@@ -37,7 +37,7 @@ MOST_DEVICES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Scheme:
+class CellScheme:
     """Names an algorithm and a codec that go together."""
 
     name: str
@@ -71,7 +71,7 @@ class Scheme:
         return with_settings(recipe, {**self.settings(recipe), "run.nodes": devices})
 
 
-def parse_schemes(names: str) -> tuple[Scheme, ...]:
+def parse_schemes(names: str) -> tuple[CellScheme, ...]:
     """Read `sgd,co3,...`, each once, in that order. Raises ConfigError."""
     found = tuple(parse_scheme(name) for name in dict.fromkeys(part.strip() for part in names.split(",")) if name)
     if not found:
@@ -81,16 +81,16 @@ def parse_schemes(names: str) -> tuple[Scheme, ...]:
     return found
 
 
-def parse_scheme(name: str) -> Scheme:
+def parse_scheme(name: str) -> CellScheme:
     """Read the name of one scheme. Raises ConfigError, which says what is nearest."""
     if name in ("sgd", *codecs.names()):  # of updates that everybody adds up
-        return Scheme(name, "fp32" if name == "sgd" else name, having(lambda of: of.says is Says.UPDATES)[0])
+        return CellScheme(name, "fp32" if name == "sgd" else name, having(lambda of: of.says is Says.UPDATES)[0])
     for head, algorithm in _algorithms().items():
         if name == head:
-            return Scheme(name, "fp32", algorithm)
+            return CellScheme(name, "fp32", algorithm)
         codec = name.removeprefix(f"{head}-")
         if codec != name and codec in (*codecs.names(), "sgd"):
-            return Scheme(name, "fp32" if codec == "sgd" else codec, algorithm)
+            return CellScheme(name, "fp32" if codec == "sgd" else codec, algorithm)
     for head in _algorithms():
         if name.startswith(f"{head}-"):
             codec = name.removeprefix(f"{head}-")
@@ -118,7 +118,7 @@ class Cell:
     """Is one scheme on so many boards. `recipe` has all rounds, the uncounted ones included;
     `epoch_rounds` is how many rounds an epoch has."""
 
-    scheme: Scheme
+    scheme: CellScheme
     devices: int
     on: str
     recipe: Recipe
@@ -152,7 +152,7 @@ def parse_devices(text: str) -> tuple[int, ...]:
 
 def make_cells(
     base: Recipe,
-    schemes: Sequence[Scheme],
+    schemes: Sequence[CellScheme],
     devices: Sequence[int],
     on: str,
     how: Mapping[str, Any],
@@ -166,7 +166,7 @@ def make_cells(
     ]
 
 
-def _cell(recipe: Recipe, scheme: Scheme, on: str, how: Mapping[str, Any], examples: int, max_rounds: int) -> Cell:
+def _cell(recipe: Recipe, scheme: CellScheme, on: str, how: Mapping[str, Any], examples: int, max_rounds: int) -> Cell:
     training = recipe.training
     epoch_rounds = examples / (recipe.run.nodes * training.batch_size * training.local_steps)
     counted = max(1, round(epoch_rounds))

@@ -32,8 +32,8 @@ from edgegossip.recipe import Recipe, canonical_toml
 from edgegossip.scale import emulated, predict, summary
 from edgegossip.scale.cells import Backend, Cell
 from edgegossip.scale.devices import DeviceProfile, LinkProfile, devices_of, load_device, load_fleet
-from edgegossip.scale.predict import BoardWork, Message, RoundParts
-from edgegossip.studies.measure import Recorder
+from edgegossip.scale.predict import BoardWork, PredictedMessage, RoundParts
+from edgegossip.studies.measure import ModelRecorder
 from edgegossip.studies.virtual import VirtualFleet
 from edgegossip.types import ConfigError, LocalUpdate, Metrics, Round, Vec
 
@@ -216,14 +216,14 @@ class Frames:
     """Holds messages of one round after another, and what making and taking one costs on this
     machine."""
 
-    rounds: tuple[tuple[Message, ...], ...]  # sizes are bytes of packets
+    rounds: tuple[tuple[PredictedMessage, ...], ...]  # sizes are bytes of packets
     encode_s: float  # CPU seconds a board and round
     decode_s: float  # CPU seconds a message
     payload_bytes: float  # of all boards, a round
     overhead_bytes: float
     bits_per_value: float
 
-    def of_round(self, round: int) -> Sequence[Message]:
+    def of_round(self, round: int) -> Sequence[PredictedMessage]:
         """Return the messages of a round, which come again after as many as were measured."""
         return self.rounds[round % len(self.rounds)]
 
@@ -243,11 +243,11 @@ def measure_frames(recipe: Recipe, layout: Layout, local: LocalUpdate, initial: 
     timed = _Timed(make_algorithm(recipe))
     rounds = FIRST + max(_ROUNDS, make_topology(recipe, members).period)
     fleet = VirtualFleet(timed, views, [_Given(layout, local, initial) for _ in members], rounds)
-    fleet.play(initial, Recorder(len(members), frozenset(), frozenset(), _no_evaluation, lambda: 0))
+    fleet.play(initial, ModelRecorder(len(members), frozenset(), frozenset(), _no_evaluation, lambda: 0))
     index = {name: k for k, name in enumerate(members)}
     counted = [timed.sent[round] for round in range(FIRST, rounds)]
     messages = [
-        tuple(Message(index[sender], index[to], wire_bytes(size)) for sender, to, size, _ in of_round)
+        tuple(PredictedMessage(index[sender], index[to], wire_bytes(size)) for sender, to, size, _ in of_round)
         for of_round in counted
     ]
     payload = sum(body for of_round in counted for *_, body in of_round)

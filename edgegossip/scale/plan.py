@@ -35,7 +35,7 @@ from edgegossip.report.units import bytes_text, seconds_text
 from edgegossip.scale.devices import SHORT_STEP, SHORT_STEP_S, DeviceProfile, FleetProfile, LinkProfile, devices_of
 from edgegossip.scale.predict import (
     BoardWork,
-    Message,
+    PredictedMessage,
     RoundParts,
     gossip_round,
     round_seconds,
@@ -80,7 +80,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PlannedRun:
     """Is one run on one fleet, with everything that the model of a round needs."""
 
     recipe: Recipe
@@ -94,7 +94,7 @@ class Case:
     @classmethod
     def of(
         cls, recipe: Recipe, fleet: FleetProfile, layout: Layout, step_flops: float, count: int | None = None
-    ) -> Case:
+    ) -> PlannedRun:
         """Make one on the first `count` boards, all without. Raises ConfigError."""
         boards = devices_of(fleet, count)
         if len(boards) < 2:
@@ -133,7 +133,7 @@ class Case:
         link, faster = link or self.fleet.link, faster or {}
         works = [self._work(board, up.codec, faster) for board in self.boards]
         if not self.server:
-            sends = tuple(tuple(Message(s, r, up.message_bytes) for s, r in edges) for edges in self.messages)
+            sends = tuple(tuple(PredictedMessage(s, r, up.message_bytes) for s, r in edges) for edges in self.messages)
             return gossip_round(works, lambda round: sends[round % len(sends)], link, len(sends))
         down = down or up
         fast = min(works, key=lambda work: work.decode_s)
@@ -188,7 +188,7 @@ class Limit:
     saves: float  # share of the round's seconds
 
 
-def limit_of(case: Case, up: EncodedMessage, down: EncodedMessage | None, now_s: float) -> Limit:
+def limit_of(case: PlannedRun, up: EncodedMessage, down: EncodedMessage | None, now_s: float) -> Limit:
     """Find what limits a run, by the model; "latency" when no rate helps. Where kinds of boards
     are equally slow none of them alone shortens a round: then it is all of them."""
     kinds = list(dict.fromkeys(board.name for board in case.boards))
@@ -235,7 +235,7 @@ class Alternative:
         return (f"codec.name={self.codec}", *down, *([f"gossip.algorithm={other}"] if other else ()))
 
 
-def alternatives_to(case: Case) -> tuple[Alternative, ...]:
+def alternatives_to(case: PlannedRun) -> tuple[Alternative, ...]:
     """Return what a case could send instead, the fastest first. Sizes are of a gradient's first
     tensors where the model is large."""
     layout = _part(case.layout)
@@ -292,7 +292,7 @@ def plan(recipe: Recipe, fleet: FleetProfile, count: int | None = None) -> dict[
         (layout, joined_bytes, notices), cost = _joined(recipe), StepCost(0.0, 0)
     else:
         (layout, cost), notices = of_recipe(recipe), ()
-    case = Case.of(recipe, fleet, layout, cost.flops, count)
+    case = PlannedRun.of(recipe, fleet, layout, cost.flops, count)
     own_boards, recipe = recipe.run.nodes, case.recipe
     check_parts(recipe, default_members(recipe.run.nodes))
     check_sizes(recipe, layout)
@@ -355,7 +355,7 @@ def _joined(recipe: Recipe) -> tuple[Layout, int, tuple[str, ...]]:
     return joined.layout, joined.peak_rss_bytes, joined.notices
 
 
-def _kinds(case: Case, parts: Sequence[RoundParts], memory_bytes: int) -> list[dict[str, Any]]:
+def _kinds(case: PlannedRun, parts: Sequence[RoundParts], memory_bytes: int) -> list[dict[str, Any]]:
     """One row a kind of board: the mean of its boards, and its memory."""
     rows = []
     for name in dict.fromkeys(board.name for board in case.boards):

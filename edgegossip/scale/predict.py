@@ -46,7 +46,7 @@ class BoardWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class PredictedMessage:
     """Is one message of a round, between boards by index."""
 
     sender: int
@@ -195,7 +195,7 @@ _MOST_SPREAD = 3.0  # standard deviations
 VALUE_BYTES = 4
 
 
-Messages: TypeAlias = Callable[[int], Sequence[Message]]  # round -> its messages
+Messages: TypeAlias = Callable[[int], Sequence[PredictedMessage]]  # round -> its messages
 
 
 def work_of(
@@ -285,7 +285,9 @@ class _Board:
 
 
 class _Gossip:
-    def __init__(self, works: Sequence[BoardWork], messages: Sequence[Sequence[Message]], link: LinkProfile) -> None:
+    def __init__(
+        self, works: Sequence[BoardWork], messages: Sequence[Sequence[PredictedMessage]], link: LinkProfile
+    ) -> None:
         everybody = range(len(works))
         for message in (m for of_round in messages for m in of_round):
             if message.sender not in everybody or message.receiver not in everybody:

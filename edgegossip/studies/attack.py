@@ -69,7 +69,7 @@ class Attack:
         return cls(kind, boards, float(scale))
 
 
-class Boards:
+class AttackedBoards:
     """Trains the boards of a run, of whom the last ones may lie."""
 
     def __init__(self, workloads: Sequence[Workload], attack: Attack | None = None, lanes: Lanes | None = None) -> None:

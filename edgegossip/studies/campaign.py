@@ -14,7 +14,7 @@ from edgegossip.recipe import Recipe
 from edgegossip.report.style import Figures
 from edgegossip.report.units import seconds_text
 from edgegossip.studies import summary
-from edgegossip.studies.cases import Case, Plan, make_cases, product
+from edgegossip.studies.cases import StudyCase, StudyPlan, make_cases, product
 from edgegossip.studies.run_case import DataSetCache, check, run_case
 from edgegossip.sweep.campaign import Campaign, Say, run_cases
 from edgegossip.sweep.results import Result
@@ -31,7 +31,7 @@ class StudyOptions:
 
     recipe: Recipe
     sweeps: Sequence[tuple[str, Sequence[Any]]] = ()  # recipe key, and its values
-    listed: Plan = Plan()  # cases that `sweeps` multiply
+    listed: StudyPlan = StudyPlan()  # cases that `sweeps` multiply
     seeds: tuple[int, ...] = ()
     out: Path | None = None
     jobs: int = 1
@@ -53,7 +53,7 @@ def run(options: StudyOptions, say: Say, warn: Say, *, show: bool = True) -> tup
     return Study(folder, cases, options.figures, say, warn, options.jobs, options.target).run(show=show)
 
 
-def _valid(cases: Sequence[Case], skip: bool, warn: Say) -> list[Case]:
+def _valid(cases: Sequence[StudyCase], skip: bool, warn: Say) -> list[StudyCase]:
     """Return those that can start. Raises the first one's ConfigError unless `skip`; then only
     when none is left."""
     verdicts: dict[str, ConfigError | None] = {}  # by group: the seed does not matter
@@ -74,13 +74,13 @@ def _valid(cases: Sequence[Case], skip: bool, warn: Say) -> list[Case]:
     return good
 
 
-class Study(Campaign[Case]):
+class Study(Campaign[StudyCase]):
     """Runs cases over virtual nodes. A run that diverges is a result, and not run again."""
 
     FILE, WHAT, FOLDER = "study.jsonl", "study", "study folder"
 
     def __init__(
-        self, folder: Path, cases: Sequence[Case], figures: Figures, say: Say, warn: Say, jobs: int, target: float
+        self, folder: Path, cases: Sequence[StudyCase], figures: Figures, say: Say, warn: Say, jobs: int, target: float
     ) -> None:
         """`jobs`: so many runs at a time, each in a process of its own. `target`: see
         `summary.rows`."""
@@ -96,19 +96,19 @@ class Study(Campaign[Case]):
         return result is not None
 
     @override
-    def execute(self, missing: Sequence[Case]) -> Generator[tuple[Case, Result]]:
+    def execute(self, missing: Sequence[StudyCase]) -> Generator[tuple[StudyCase, Result]]:
         self._left, total = len(missing), len(self.cases)
         self.say(f"study of {total} runs in {self.folder}: {total - self._left} done, {self._left} to go")
         return run_cases(missing, self._jobs, _CaseRunner(), self._going)
 
-    def _going(self, case: Case, round: Round) -> None:
+    def _going(self, case: StudyCase, round: Round) -> None:
         now = time.monotonic()
         if now - self._said_s.setdefault(case.key, now - SAY_S / 2) >= SAY_S:
             self._said_s[case.key] = now
             self.say(f"  {_who(case)}: round {round}/{case.recipe.run.rounds}")
 
     @override
-    def finished(self, case: Case, result: Result) -> None:
+    def finished(self, case: StudyCase, result: Result) -> None:
         self._left -= 1
         self._seconds.append(result["seconds"])
         outcome = summary.outcome(result) if result["state"] == "done" else f"failed: {printable(result['reason'])}"
@@ -155,9 +155,9 @@ class _CaseRunner:
     def __init__(self) -> None:
         self._data = DataSetCache()
 
-    def __call__(self, case: Case, progress: Callable[[Round], None]) -> Result:
+    def __call__(self, case: StudyCase, progress: Callable[[Round], None]) -> Result:
         return run_case(case, self._data, progress)
 
 
-def _who(case: Case) -> str:
+def _who(case: StudyCase) -> str:
     return f"{printable(case.name, 120)}, seed {case.seed}"

@@ -54,7 +54,7 @@ _FILE_KEYS = ("seeds", "set", "case")
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class StudyCase:
     """Describes one run of a study."""
 
     settings: Settings  # what this case sets, without the seed
@@ -91,14 +91,14 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StudyPlan:
     """Holds settings for every case, the cases, and the seeds of those that name none."""
 
     common: Settings = field(default_factory=dict)
     variants: tuple[Variant, ...] = (Variant(),)
     seeds: tuple[int, ...] = ()
 
-    def below(self, settings: Settings) -> Plan:
+    def below(self, settings: Settings) -> StudyPlan:
         """Return the plan with these in place of what every case had; a case's own stay above."""
         return replace(self, common={**self.common, **settings})
 
@@ -147,7 +147,7 @@ def files() -> list[str]:
     return sorted(f.name.removesuffix(".toml") for f in _packaged().iterdir() if f.name.endswith(".toml"))
 
 
-def read_file(source: str) -> Plan:
+def read_file(source: str) -> StudyPlan:
     """Read a sweep file by path, or by name if the package carries it. Raises ConfigError."""
     path = Path(source)
     if source in files():
@@ -167,7 +167,7 @@ def read_file(source: str) -> Plan:
         raise ConfigError(f"{source} is not valid TOML: {error}") from None
 
 
-def plan_of(document: Mapping[str, Any], source: str) -> Plan:
+def plan_of(document: Mapping[str, Any], source: str) -> StudyPlan:
     """Check a parsed sweep file; `source` names it in errors. Raises ConfigError."""
     for key in document:
         if key not in _FILE_KEYS:
@@ -179,17 +179,19 @@ def plan_of(document: Mapping[str, Any], source: str) -> Plan:
         raise ConfigError(f"{source}: cases are written as [[case]] sections")
     variants = [v for number, case in enumerate(cases, 1) for v in _variants(case, f"{source}, case {number}")]
     common = _table(document.get("set", {}), f"{source}: [set]")
-    return Plan(common, tuple(variants), _seeds(document.get("seeds", []), source))
+    return StudyPlan(common, tuple(variants), _seeds(document.get("seeds", []), source))
 
 
-def make_cases(base: Recipe, plan: Plan, sweeps: Iterable[Settings] = ({},), seeds: Sequence[int] = ()) -> list[Case]:
+def make_cases(
+    base: Recipe, plan: StudyPlan, sweeps: Iterable[Settings] = ({},), seeds: Sequence[int] = ()
+) -> list[StudyCase]:
     """Make every variant with every point of `sweeps` on top, for every seed.
 
     Seeds are those given, else the variant's, the plan's, the recipe's. All cases of the first
     seed come first; of cases that come to the same recipe only the first is kept. Raises
     ConfigError that names the case."""
-    found: dict[str, Case] = {}
-    ranked: list[tuple[int, Case]] = []
+    found: dict[str, StudyCase] = {}
+    ranked: list[tuple[int, StudyCase]] = []
     for variant, point in itertools.product(plan.variants, sweeps):
         settings = {**variant.settings, **point}
         name = _name(variant, point)
@@ -203,7 +205,7 @@ def make_cases(base: Recipe, plan: Plan, sweeps: Iterable[Settings] = ({},), see
                 hot = HeatModel.of({k: v for k, v in chosen.items() if k.startswith(heat.PREFIX)}, recipe)
             except ConfigError as error:
                 raise ConfigError(f"{error} (case {name})" if settings else str(error)) from None
-            ranked.append((rank, Case(settings, recipe, name, liars, links, hot)))
+            ranked.append((rank, StudyCase(settings, recipe, name, liars, links, hot)))
     for _, case in sorted(ranked, key=lambda pair: pair[0]):
         found.setdefault(case.key, case)
     if len(found) > MOST_CASES:

@@ -18,7 +18,7 @@ CURVE_POINTS = 200  # rounds of a run in which the consensus distance is taken
 
 
 @dataclass(slots=True)
-class Traffic:
+class FrameTraffic:
     """Adds up bytes of real frames. Payload: what the codec made; overhead: the rest of the
     frames.
 
@@ -59,7 +59,7 @@ class Evaluation:
 
 
 @dataclass(slots=True)
-class Recorder:
+class ModelRecorder:
     """Takes the nodes' models at the end of rounds; evaluates and measures when all have come to
     that round.
 

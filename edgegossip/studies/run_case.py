@@ -16,9 +16,9 @@ from edgegossip.engine.server_frames import Channel
 from edgegossip.gossip import outer
 from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make_view
 from edgegossip.recipe import DataSection, Recipe
-from edgegossip.studies.cases import Case
+from edgegossip.studies.cases import StudyCase
 from edgegossip.studies.lanes import Lanes, lanes_of
-from edgegossip.studies.measure import Recorder, Traffic, average, measure_rounds
+from edgegossip.studies.measure import FrameTraffic, ModelRecorder, average, measure_rounds
 from edgegossip.studies.server import VirtualServer
 from edgegossip.studies.virtual import VirtualFleet
 from edgegossip.sweep.results import Result, plain
@@ -58,7 +58,7 @@ def check(recipe: Recipe) -> None:
     make_algorithm(recipe).init(np.zeros(layout.size, np.float32), make_view(spec, layout))
 
 
-def run_case(case: Case, data: DataSetCache, progress: Progress = lambda round: None) -> Result:
+def run_case(case: StudyCase, data: DataSetCache, progress: Progress = lambda round: None) -> Result:
     """Run the case to its end. A run that diverges has a result too: its state is "failed", with
     the reason.
 
@@ -71,7 +71,7 @@ def run_case(case: Case, data: DataSetCache, progress: Progress = lambda round: 
     workloads = training.build_workloads(board_recipe, None if local else data.get(recipe.data), count)
     make = _Gossip if recipe.run.mode == "gossip" else _Server
     run = make(case, workloads, progress, lanes)
-    recorder = Recorder(
+    recorder = ModelRecorder(
         nodes=recipe.run.nodes - (case.attack.boards if case.attack else 0),
         evaluate_after=recipes.evaluation_rounds(recipe) - {recipe.run.rounds - 1},
         measure_after=measure_rounds(recipe.run.rounds) if recipe.run.mode == "gossip" else frozenset(),
@@ -112,7 +112,7 @@ def run_case(case: Case, data: DataSetCache, progress: Progress = lambda round: 
 
 
 class _Gossip:
-    def __init__(self, case: Case, workloads: Sequence[Workload], progress: Progress, lanes: Lanes) -> None:
+    def __init__(self, case: StudyCase, workloads: Sequence[Workload], progress: Progress, lanes: Lanes) -> None:
         recipe = case.recipe
         views = [make_view(spec, workloads[0].layout) for spec in _specs(recipe)]
         self._initial = workloads[0].initial(recipe.run.seed)
@@ -131,7 +131,7 @@ class _Gossip:
         self._recipe = recipe
 
     @property
-    def sent(self) -> Traffic:
+    def sent(self) -> FrameTraffic:
         return self._fleet.traffic
 
     @property
@@ -146,7 +146,7 @@ class _Gossip:
     def here(self) -> Sequence[int]:
         return self._fleet.here
 
-    def play(self, recorder: Recorder) -> None:
+    def play(self, recorder: ModelRecorder) -> None:
         self._fleet.play(self._initial, recorder)
 
     def figures(self) -> Result:
@@ -160,7 +160,7 @@ class _Gossip:
 
 
 class _Server:
-    def __init__(self, case: Case, workloads: Sequence[Workload], progress: Progress, lanes: Lanes) -> None:
+    def __init__(self, case: StudyCase, workloads: Sequence[Workload], progress: Progress, lanes: Lanes) -> None:
         recipe = case.recipe
         layout = workloads[0].layout
         codec = codecs.get(recipe.codec.name, **recipe.codec.params)
@@ -185,7 +185,7 @@ class _Server:
         self._recipe = recipe
 
     @property
-    def sent(self) -> Traffic:
+    def sent(self) -> FrameTraffic:
         return self._server.sent
 
     @property
@@ -200,7 +200,7 @@ class _Server:
     def here(self) -> Sequence[int]:
         return [0]  # it stands for all
 
-    def play(self, recorder: Recorder) -> None:
+    def play(self, recorder: ModelRecorder) -> None:
         self._server.play(self._initial, recorder)
 
     def figures(self) -> Result:
@@ -261,7 +261,7 @@ def _over_nodes(averaged: float, values: Sequence[float]) -> dict[str, float]:
     return {"averaged": averaged, "mean": sum(values) / len(values), "min": min(values), "max": max(values)}
 
 
-def _bytes(recipe: Recipe, sent: Traffic, received_bytes: int) -> Result:
+def _bytes(recipe: Recipe, sent: FrameTraffic, received_bytes: int) -> Result:
     """Sums over the nodes, as `run --json` has them, and per node and round."""
     shares = recipe.run.nodes * recipe.run.rounds
     return {
@@ -274,7 +274,7 @@ def _bytes(recipe: Recipe, sent: Traffic, received_bytes: int) -> Result:
     }
 
 
-def _curves(recorder: Recorder) -> Result:
+def _curves(recorder: ModelRecorder) -> Result:
     return {
         "curve": [
             {

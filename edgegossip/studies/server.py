@@ -27,6 +27,7 @@ from edgegossip.engine.server_boards import BoardPresence
 from edgegossip.engine.server_events import (
     Answered,
     Ask,
+    BoardAnswer,
     Event,
     Finished,
     Hello,
@@ -34,7 +35,6 @@ from edgegossip.engine.server_events import (
     Log,
     PresenceReport,
     Question,
-    Result,
     RoundEnded,
     ServerPlan,
     TimePassed,
@@ -44,10 +44,10 @@ from edgegossip.engine.server_events import (
 from edgegossip.engine.server_frames import FULL, Channel, Replica, Uplink
 from edgegossip.frame import Aux
 from edgegossip.layout import Layout
-from edgegossip.studies.attack import Attack, Boards
+from edgegossip.studies.attack import Attack, AttackedBoards
 from edgegossip.studies.lanes import Lanes
 from edgegossip.studies.link import LinkModel
-from edgegossip.studies.measure import Recorder, Traffic
+from edgegossip.studies.measure import FrameTraffic, ModelRecorder
 from edgegossip.training.base import Workload
 from edgegossip.types import LocalUpdate, NodeId, Round, UsageError, Vec
 
@@ -89,18 +89,18 @@ class VirtualServer:
         self._uplinks = [Uplink(Channel.of(layout, run_id, codec), name) for name in members]
         self._link = link
         self._lanes = lanes or Lanes()
-        self._members, self._boards, self._combiner = members, Boards(workloads, attack, self._lanes), combiner
+        self._members, self._boards, self._combiner = members, AttackedBoards(workloads, attack, self._lanes), combiner
         self._progress = progress
         self._losses = [math.nan] * len(members)  # of each node's last round
         self._reason = "nobody answered"  # of the last refusal
-        self.sent, self.received = Traffic(layout.size), Traffic(layout.size)
+        self.sent, self.received = FrameTraffic(layout.size), FrameTraffic(layout.size)
         self.model: Vec = np.empty(0, np.float32)
         self.refused = 0  # updates that were not used
         self.levels: list[int] = []  # that boards were asked for, round by round; empty where the codec has none
         self.now_s = math.nan if link is None else 0.0  # virtual seconds since the start
         self.train_loss = math.nan  # mean over the nodes of the last round's
 
-    def play(self, x: Vec, recorder: Recorder) -> None:
+    def play(self, x: Vec, recorder: ModelRecorder) -> None:
         """Play all rounds from model x.
 
         Raises UsageError when training diverges or no update of a round can be used."""
@@ -132,7 +132,7 @@ class VirtualServer:
                 now_s = max(now_s, engine.wake_s)
             effects = engine.handle(events.popleft() if events else TimePassed(), now_s)
 
-    def _round_ended(self, round: Round, model: Vec, recorder: Recorder) -> None:
+    def _round_ended(self, round: Round, model: Vec, recorder: ModelRecorder) -> None:
         honest = sorted(range(self._boards.honest), key=lambda k: self._members[k])
         losses = [self._losses[k] for k in honest]
         self.train_loss = sum(losses) / len(losses)
@@ -190,4 +190,4 @@ class VirtualServer:
             if uplink.rates is not None:
                 lost = relative_error(update.delta, uplink.channel.codec.decode(frame.body, uplink.channel.layout))
                 uplink.arrived(len(frame.body), lost, trained_s, there_s + self._link.latency_s)
-        return Answered(question.number, Result(data))
+        return Answered(question.number, BoardAnswer(data))

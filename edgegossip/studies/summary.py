@@ -18,7 +18,7 @@ from edgegossip.report.plots import require_matplotlib
 from edgegossip.report.style import Figures
 from edgegossip.report.units import UNKNOWN, bytes_text, number_text, seconds_text
 from edgegossip.studies import attack, heat, link
-from edgegossip.studies.cases import Case, say
+from edgegossip.studies.cases import StudyCase, say
 from edgegossip.sweep import table
 from edgegossip.untrusted import printable
 
@@ -138,20 +138,20 @@ NOTES = (
 )
 
 
-def rows(cases: Sequence[Case], results: Mapping[str, Result], target: float = 0.0) -> list[Row]:
+def rows(cases: Sequence[StudyCase], results: Mapping[str, Result], target: float = 0.0) -> list[Row]:
     """Return a row for every variant with a result, in the order of the cases.
 
     Figures are over the runs that did not fail: `x` is the mean and `x_std` the sample standard
     deviation (None with fewer than two), None when unknown. `target`: an accuracy; 0 for none. What
     runs needed to get there is over those that did, of which `reached` is the number."""
-    groups: dict[str, list[Case]] = {}
+    groups: dict[str, list[StudyCase]] = {}
     for case in cases:
         if case.key in results:
             groups.setdefault(case.group, []).append(case)
     return [_row(group, [results[case.key] for case in group], target) for group in groups.values()]
 
 
-def _row(group: Sequence[Case], results: Sequence[Result], target: float) -> Row:
+def _row(group: Sequence[StudyCase], results: Sequence[Result], target: float) -> Row:
     done = [result for result in results if result["state"] == "done"]
     row: Row = {"case": group[0].name, "settings": dict(group[0].settings)}
     row |= {"seeds": [case.seed for case in group], "failed": len(results) - len(done)}
@@ -280,9 +280,9 @@ class Variant:
     by_round: list[Point] = field(default_factory=list)  # (round, consensus distance)
 
 
-def variants(cases: Sequence[Case], results: Mapping[str, Result]) -> list[Variant]:
+def variants(cases: Sequence[StudyCase], results: Mapping[str, Result]) -> list[Variant]:
     """Return every variant with at least one run that did not fail, in the order of the cases."""
-    groups: dict[str, list[Case]] = {}
+    groups: dict[str, list[StudyCase]] = {}
     for case in cases:
         if results.get(case.key, {}).get("state") == "done":
             groups.setdefault(case.group, []).append(case)
@@ -337,7 +337,7 @@ def _mean_curve(curves: Sequence[Sequence[Point]]) -> list[Point]:
     ]
 
 
-def _looks(cases: Sequence[Case]) -> list[tuple[str, str, str]]:
+def _looks(cases: Sequence[StudyCase]) -> list[tuple[str, str, str]]:
     """(panel, colour, mark) of each."""
     keys = list(dict.fromkeys(key for case in cases for key in case.settings))
     table = [{key: _lookup(case, key) for key in keys} for case in cases]
@@ -379,7 +379,7 @@ def _words(keys: Iterable[str], row: Mapping[str, Any]) -> str:
     return say({key: row[key] for key in keys if row[key] not in (None, "none", "")})
 
 
-def _lookup(case: Case, key: str) -> Any:
+def _lookup(case: StudyCase, key: str) -> Any:
     """The value of a key in the resolved recipe, attack, link or heat; None for a parameter that
     this case does not set, and for all of an attack where nobody lies."""
     section, name, *inside = key.split(".")
@@ -391,7 +391,7 @@ def _lookup(case: Case, key: str) -> Any:
 
 
 def write_plots(
-    folder: Path, cases: Sequence[Case], results: Mapping[str, Result], figures: Figures = Figures()
+    folder: Path, cases: Sequence[StudyCase], results: Mapping[str, Result], figures: Figures = Figures()
 ) -> list[Path]:
     """Draw accuracy-bits.png, accuracy-bytes.png, loss-bits.png and consensus.png into `folder`, or
     what `figures` says; those without data are left out. Raises HostError without matplotlib."""
@@ -400,8 +400,8 @@ def write_plots(
 
     found, study, written = variants(cases, results), folder.resolve().name, []
 
-    def series(v: Variant, points: Sequence[Point], error: float = 0.0) -> plots.Series:
-        return plots.Series(v.panel, v.color, v.mark, points, error)
+    def series(v: Variant, points: Sequence[Point], error: float = 0.0) -> plots.PlotSeries:
+        return plots.PlotSeries(v.panel, v.color, v.mark, points, error)
 
     def axis_of(shown: Sequence[Variant]) -> plots.Axis:
         score = _scores(shown)

@@ -37,12 +37,12 @@ from edgegossip.engine.events import (
     Load,
     Loaded,
     Log,
-    PeerDown,
-    PeerUp,
+    NeighbourDown,
+    NeighbourUp,
     Poll,
     Polled,
     RoundEnded,
-    SetTimer,
+    StartTimer,
     Timer,
     TimerFired,
     Train,
@@ -53,11 +53,11 @@ from edgegossip.engine.node import NodeConfig, NodeEngine
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send
 from edgegossip.node.guard import Guard
 from edgegossip.recipe import GuardSection
-from edgegossip.studies.attack import Attack, Boards, Deaf
+from edgegossip.studies.attack import Attack, AttackedBoards, Deaf
 from edgegossip.studies.heat import HeatModel, HotBoard
 from edgegossip.studies.lanes import Lanes
 from edgegossip.studies.link import LinkModel
-from edgegossip.studies.measure import Recorder, Traffic
+from edgegossip.studies.measure import FrameTraffic, ModelRecorder
 from edgegossip.training.base import Workload
 from edgegossip.types import LocalUpdate, NodeId, PeerError, Round, UsageError, Vec
 
@@ -69,7 +69,7 @@ _BOOT, _DURATION = 1, 2  # what a key is for
 @dataclass(slots=True)
 class _Node:
     view: NodeView
-    traffic: Traffic
+    traffic: FrameTraffic
     engine: NodeEngine
     held: deque[Event] = field(default_factory=deque)  # what came while it did not listen
     joining: bool = True  # its first round has not begun
@@ -110,12 +110,12 @@ class VirtualFleet:
         that heat up."""
         self._algorithm, self._rounds, self._progress, self._link = algorithm, rounds, progress, link
         self._compute_s = COMPUTE_S if link is None else link.compute_s
-        self._boards = Boards(workloads, attack, lanes)
+        self._boards = AttackedBoards(workloads, attack, lanes)
         views = [replace(v, topology=Deaf(v.topology)) if self._boards.lies(k) else v for k, v in enumerate(views)]
         self._nodes = [
             _Node(
                 replace(v, boot=derive_key(v.seed, k, _BOOT) % 2**48),
-                Traffic(v.layout.size),
+                FrameTraffic(v.layout.size),
                 self._engine_of(v),
             )
             for k, v in enumerate(views)
@@ -128,7 +128,7 @@ class VirtualFleet:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count(1)
         self._now = self._progressed_at = 0.0
-        self._recorder: Recorder | None = None
+        self._recorder: ModelRecorder | None = None
         self._x: Vec | None = None  # that all start from
         self.suspected = 0  # times a node went on without another
 
@@ -171,16 +171,16 @@ class VirtualFleet:
         return self._nodes[: self._boards.honest]
 
     @property
-    def traffic(self) -> Traffic:
+    def traffic(self) -> FrameTraffic:
         """Return what all nodes sent so far."""
-        total = Traffic(self._nodes[0].view.layout.size)
+        total = FrameTraffic(self._nodes[0].view.layout.size)
         for node in self._nodes:
             total.payload_bytes += node.traffic.payload_bytes
             total.overhead_bytes += node.traffic.overhead_bytes
             total.vectors += node.traffic.vectors
         return total
 
-    def play(self, x: Vec, recorder: Recorder) -> None:
+    def play(self, x: Vec, recorder: ModelRecorder) -> None:
         """Play all rounds from model x, float32[n].
 
         Raises UsageError when training diverges, nobody gets any further or all are lost, PeerError
@@ -205,7 +205,7 @@ class VirtualFleet:
         """Begin: everybody is there."""
         self._carry_out(node, node.engine.start(self._now))
         for peer in sorted(node.engine.config.neighbours):
-            self._take(node, PeerUp(peer))
+            self._take(node, NeighbourUp(peer))
 
     def _after(self, delay_s: float, event: Callable[[], None]) -> None:
         """Events of one moment happen in the order in which they were planned."""
@@ -252,9 +252,9 @@ class VirtualFleet:
             match effect:
                 case Send():
                     self._send(node, effect)
-                case SetTimer(timer, None):
+                case StartTimer(timer, None):
                     node.timers.pop(timer, None)
-                case SetTimer(timer, float() | int() as after_s):
+                case StartTimer(timer, float() | int() as after_s):
                     number = node.timers[timer] = next(self._order)
                     self._after(after_s, lambda timer=timer, number=number: self._due(node, timer, number))  # type: ignore[misc]
                 case Load():
@@ -270,7 +270,7 @@ class VirtualFleet:
                 case ClosePeer(peer, reason):
                     if self._index[peer] >= self._boards.honest:  # it lies, and does not get through with it
                         node.shut.add(peer)
-                        self._take(node, PeerDown(peer, reason, closed=True))
+                        self._take(node, NeighbourDown(peer, reason, closed=True))
                         continue
                     raise PeerError(f"{node.view.node} refused a message from {peer}: {reason}")
                 case Finished():
@@ -298,7 +298,7 @@ class VirtualFleet:
         node.gone, self._progressed_at = True, self._now
         self._recorder.gone(node.view.index)
         for peer in sorted(node.engine.config.neighbours):
-            self._take(self._nodes[self._index[peer]], PeerDown(node.view.node, "it became too hot"))
+            self._take(self._nodes[self._index[peer]], NeighbourDown(node.view.node, "it became too hot"))
 
     def _lie(self, node: _Node, model: Vec, round: Round) -> None:
         self._answer(node, UpdateReady(self._boards.local_update(node.view.index, model, round).result()))

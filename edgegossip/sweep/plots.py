@@ -50,7 +50,7 @@ _LEGEND_LETTERS = 130  # in a line below the panels
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class PlotSeries:
     """Is one curve, or one point with its error bar, and where it belongs."""
 
     panel: str
@@ -70,7 +70,7 @@ class Axis:
 
 
 def panels(
-    series: Sequence[Series], title: str, path: Path, x: Axis, y: Axis, kind: Literal["points", "curves", "lines"]
+    series: Sequence[PlotSeries], title: str, path: Path, x: Axis, y: Axis, kind: Literal["points", "curves", "lines"]
 ) -> Path:
     """Draw a panel for each `panel` among the series; all share their axes and one legend below.
 
@@ -102,7 +102,7 @@ def panels(
         return save(figure, path)
 
 
-def _draw(axes: Axes, s: Series, color: str, mark: int, kind: str) -> None:
+def _draw(axes: Axes, s: PlotSeries, color: str, mark: int, kind: str) -> None:
     xs, ys = zip(*s.points, strict=True)
     marker, line = _MARKERS[mark % len(_MARKERS)], _LINES[mark % len(_LINES)]
     style: dict[str, Any] = {"color": color, "alpha": 0.9}

@@ -131,7 +131,7 @@ class Untrained:
 
 
 @dataclass(slots=True)
-class Board:
+class BoardEvidence:
     """What is known of one board."""
 
     examples: float = 0.0  # seen in training
@@ -216,7 +216,7 @@ class Evidence:
 
     def __init__(self, plan: RunPlan | None = None) -> None:
         self.plan = plan or RunPlan()
-        self.boards: dict[NodeId, Board] = {}
+        self.boards: dict[NodeId, BoardEvidence] = {}
         self.curve = Curve()
         self.score = ""  # the one that the task goes by, the first of these
         self._scores: list[str] = []
@@ -238,7 +238,7 @@ class Evidence:
         if isinstance(record, EventRecord):
             self._event(record)
             return
-        node = self.boards.setdefault(record.node, Board())
+        node = self.boards.setdefault(record.node, BoardEvidence())
         node.rounds = max(node.rounds, record.step + 1)
         node.examples += record.number("train/examples") or 0.0
         if "train/loss" in record.values:
@@ -262,7 +262,7 @@ class Evidence:
                 peer = name[len(LINK_PREFIX) : -len(LINK_BYTES)]
                 node.sent[peer] = max(record.step, node.sent.get(peer, 0))
 
-    def _evaluated(self, node: Board, record: MetricsRecord) -> None:
+    def _evaluated(self, node: BoardEvidence, record: MetricsRecord) -> None:
         node.loss, node.tested = record.number("eval/loss"), record.number("eval/examples") or 0.0
         node.r2, node.tested_itself = record.number("eval/r2"), True
         if names := scores_in(record.values):
@@ -280,12 +280,12 @@ class Evidence:
             case "compared":
                 away, length = event.fields.get("distance"), event.fields.get("length")
                 if isinstance(away, float | int) and isinstance(length, float | int) and length > 0:
-                    node = self.boards.setdefault(event.node, Board())
+                    node = self.boards.setdefault(event.node, BoardEvidence())
                     node.away, statistics = away / length, event.fields.get("statistics")
                     node.statistics = float(statistics) if isinstance(statistics, float | int) else 0.0
             case "unchanged" if "rounds" in event.fields:  # else the first round of that kind
                 counts = (int(_number(event, key)) for key in ("rounds", "unchanged", "elsewhere", "undone"))
-                self.boards.setdefault(event.node, Board()).untrained = Untrained(*counts)
+                self.boards.setdefault(event.node, BoardEvidence()).untrained = Untrained(*counts)
             case "drifted":
                 self.drifted[event.node] = str(event.fields.get("tensors", ""))
             case "averaged":
@@ -320,7 +320,7 @@ class Outcome:
         self.boards = {name: board for name, board in evidence.boards.items() if name in finished}
 
     @property
-    def judged(self) -> Mapping[NodeId, Board]:
+    def judged(self) -> Mapping[NodeId, BoardEvidence]:
         """Whose evaluations count: the coordinator's for all, where it has some. Of one model,
         scores on each board's own test set tell those sets apart, and not the boards."""
         whole = self.evidence.boards.get(COORDINATOR)

@@ -80,7 +80,7 @@ class Workload(Protocol):
         tensors, as views of x, then what stays on this board. x None: only what stays."""
 
 
-class Around(Workload):
+class AroundWorkload(Workload):
     """Hands all on to the workload that it is around, but for its training, evaluation and shares
     of a round, which are for those who have a reason to be around it."""
 

@@ -28,10 +28,10 @@ from edgegossip.training.data.base import (
     DataSet,
     Description,
     Examples,
+    ExampleStream,
     InMemory,
     Items,
     Part,
-    Stream,
     stacked,
 )
 from edgegossip.training.partition import Partitions, partition_data
@@ -76,7 +76,7 @@ def make_loader(data: DataSet, recipe: Recipe, node: int, share: NDArray[np.int6
     DataError."""
     section, seed = recipe.data, recipe.run.seed
     about, augmentation = data.about, Augmentation(seed, node) if section.augment else None
-    if isinstance(data.train, Stream):
+    if isinstance(data.train, ExampleStream):
         if section.partition != "local":
             data.indexed()  # says why not
         return _StreamLoader(data, recipe, node, augmentation)
@@ -240,7 +240,7 @@ class _StreamLoader(DataLoader):
     stream is one epoch, whatever its length. A stream of batches is taken as it is."""
 
     def __init__(self, data: DataSet, recipe: Recipe, node: int, augmentation: Augmentation | None) -> None:
-        assert isinstance(data.train, Stream)
+        assert isinstance(data.train, ExampleStream)
         self._source, self._stream, self._about = data.name, data.train, data.about
         self._size, self._limit = recipe.training.batch_size, recipe.data.shuffle_buffer
         self._seed, self._node, self._augmentation = recipe.run.seed, node, augmentation

@@ -30,7 +30,7 @@ import edgegossip
 from edgegossip.files import write_file
 from edgegossip.security.identity import Identity
 from edgegossip.types import EdgegossipError, PeerError, UsageError
-from edgegossip.update.bundle import Manifest
+from edgegossip.update.bundle import ReleaseManifest
 from edgegossip.update.client import Client, Order
 from edgegossip.update.install import OTHER_PACKAGES, OsTree, about, install, packages_of, running_from
 
@@ -43,7 +43,7 @@ YEAR_S = 365.25 * 86_400.0
 WELL_S = 30.0  # so long a board has been at work with a new release before that counts
 
 
-class Machine(Protocol):
+class BoardMachine(Protocol):
     """Says what the agent needs of the board it runs on."""
 
     def now(self) -> float:
@@ -66,7 +66,7 @@ class Machine(Protocol):
         """Start the service that trains anew."""
 
 
-class Board(Machine):
+class ThisBoard(BoardMachine):
     """Is the machine that this process runs on, with systemd."""
 
     @override
@@ -117,7 +117,7 @@ class Places:
         return str(self.home / "releases" / name)
 
 
-def check_in(machine: Machine, places: Places, say: Callable[[str], None], *, fetch: bool = True) -> bool:
+def check_in(machine: BoardMachine, places: Places, say: Callable[[str], None], *, fetch: bool = True) -> bool:
     """Check in once, and do what the answer asks for; return whether there is a machine to check in
     with at all. Without `fetch` no release is taken: training waits for the first check-in after a
     boot. `say` takes lines for the log. Raises EdgegossipError."""
@@ -199,7 +199,7 @@ def _take(
     say(f"release {manifest.version} is whole in releases/{name}")
 
 
-def _unfit(manifest: Manifest, packages: str) -> str:
+def _unfit(manifest: ReleaseManifest, packages: str) -> str:
     """Say why this release cannot start on this board, which has these packages; empty when it
     can."""
     here = (platform.machine(), f"{sys.version_info[0]}.{sys.version_info[1]}")
@@ -208,7 +208,7 @@ def _unfit(manifest: Manifest, packages: str) -> str:
     return f"it {OTHER_PACKAGES}" if manifest.packages not in ("", packages) else ""
 
 
-def _is_of_before(manifest: Manifest, board: Mapping[str, Any]) -> bool:
+def _is_of_before(manifest: ReleaseManifest, board: Mapping[str, Any]) -> bool:
     """Return whether a release is older than the card's, and was pushed before that was made.
     Numbers of releases begin anew on a card that was made anew. What had been pushed until then
     counts only if it is not older than what the card brings."""
@@ -274,7 +274,7 @@ def _text(path: Path) -> str:
 
 
 def _set_clock(
-    machine: Machine, told_s: float, here_s: float, believed: tuple[float, float], say: Callable[[str], None]
+    machine: BoardMachine, told_s: float, here_s: float, believed: tuple[float, float], say: Callable[[str], None]
 ) -> None:
     """Set the clock by the fleet's machine, which has the time where NTP does not come through: it
     said `told_s` when ours was `here_s`. It is of our fleet: its certificate says so. Its clock may
@@ -344,7 +344,7 @@ def _write(path: Path, text: str) -> None:
         raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from error
 
 
-def main(machine: Machine | None = None) -> int:
+def main(machine: BoardMachine | None = None) -> int:
     """Check in, and return the exit status: 0 also when nobody was reached, for that is no fault of
     this board's."""
     os.umask(0o022)
@@ -354,7 +354,7 @@ def main(machine: Machine | None = None) -> int:
     until = time.monotonic() + (PATIENCE_S if first else 0.0)
     while True:
         try:
-            check_in(machine or Board(), Places(), lambda text: print(text, flush=True), fetch=not first)
+            check_in(machine or ThisBoard(), Places(), lambda text: print(text, flush=True), fetch=not first)
             trouble: EdgegossipError | None = None
         except EdgegossipError as error:
             trouble = error

@@ -69,7 +69,7 @@ class Blob:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BundleEntry:
     """Describes one file of the release."""
 
     path: str  # below the release's folder, such as site/edgegossip/frame.py
@@ -84,7 +84,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class ReleaseManifest:
     """Says what a release is made of."""
 
     fleet_id: str
@@ -92,7 +92,7 @@ class Manifest:
     sequence: int
     machine: str  # as `uname -m`: aarch64
     python: str  # 3.11
-    entries: tuple[Entry, ...]
+    entries: tuple[BundleEntry, ...]
     packages: str = ""  # SHA-256 of the packages.lock whose packages a board keeps; empty: they are among the entries
     signed_s: int = 0  # Unix seconds when its number was given or it was first pushed; 0: not said
 
@@ -129,7 +129,7 @@ class Head:
         """The SHA-256 of the manifest as it lies there, in hexadecimal; it names the bundle."""
         return hashlib.sha256(self.packed).hexdigest()
 
-    def manifest(self, verifier: Verifier) -> Manifest:
+    def manifest(self, verifier: Verifier) -> ReleaseManifest:
         """Verify the signature and read the manifest. Raises PeerError when no operator of that
         fleet signed it, DecodeError when it makes no sense."""
         verifier.verify("operator", DOMAIN + hashlib.sha256(self.packed).digest(), self.signature)
@@ -158,7 +158,7 @@ def parse_head(data: bytes) -> tuple[Head, int] | None:
     return Head(parts[0], parts[1]), at
 
 
-def parse_manifest(packed: bytes) -> Manifest:
+def parse_manifest(packed: bytes) -> ReleaseManifest:
     """Read a manifest and check every path, size and number in it. Raises DecodeError."""
     try:
         document = json.loads(_inflate(packed, MAX_MANIFEST_BYTES))
@@ -166,7 +166,7 @@ def parse_manifest(packed: bytes) -> Manifest:
         entries = tuple(_entry(line, blobs) for line in document["files"])
         fields = {k: str(document[k]) for k in _TEXTS}
         signed_s = int(document.get("signed_s", 0))
-        manifest = Manifest(sequence=int(document["sequence"]), entries=entries, signed_s=signed_s, **fields)
+        manifest = ReleaseManifest(sequence=int(document["sequence"]), entries=entries, signed_s=signed_s, **fields)
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise DecodeError(f"a manifest that makes no sense: {error}") from None
     _check(manifest)
@@ -207,12 +207,12 @@ def _blobs(lines: Sequence[Any]) -> list[Blob]:
     return found
 
 
-def _entry(line: Sequence[Any], blobs: Sequence[Blob]) -> Entry:
+def _entry(line: Sequence[Any], blobs: Sequence[Blob]) -> BundleEntry:
     path, executable, sha256, numbers = line
     check_path(path)
     if not all(map(_count, numbers)):
         raise DecodeError("a manifest with a file without content")
-    return Entry(path, bool(executable), _hash(sha256), tuple(blobs[n] for n in numbers))
+    return BundleEntry(path, bool(executable), _hash(sha256), tuple(blobs[n] for n in numbers))
 
 
 def _hash(text: object) -> str:
@@ -236,7 +236,7 @@ def is_ours(path: str) -> bool:
     return _OURS.match(path) is not None
 
 
-def _check(manifest: Manifest) -> None:
+def _check(manifest: ReleaseManifest) -> None:
     if not _VERSION.fullmatch(manifest.version) or not 0 < manifest.sequence < 1 << 53:
         raise DecodeError(f"a release of version {manifest.version!r}, sequence {manifest.sequence}")
     paths = [e.path for e in manifest.entries]

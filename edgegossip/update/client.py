@@ -81,7 +81,7 @@ def _digest(body: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CheckInAnswer:
     """Says what a board hears at a check-in."""
 
     time_s: float  # the coordinator's clock, Unix seconds
@@ -112,7 +112,7 @@ class Client:
     ) -> None:
         self._connection.close()
 
-    def check_in(self, report: Mapping[str, Any]) -> Answer:
+    def check_in(self, report: Mapping[str, Any]) -> CheckInAnswer:
         """Send the board's report, and return what it is told."""
         body = self._ask("POST", CHECK_IN, MAX_ANSWER_BYTES, json.dumps(report).encode())
         try:
@@ -123,7 +123,7 @@ class Client:
             time_s = float(found["time_s"])
             if not 0 <= time_s < _YEAR_10000_S:
                 raise ValueError(f"a time of {time_s:g} s")
-            return Answer(time_s, int(found["crl_number"]), int(found["sequence"]), order)
+            return CheckInAnswer(time_s, int(found["crl_number"]), int(found["sequence"]), order)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise PeerError(f"{self._where}: an answer that makes no sense ({error})") from error
 

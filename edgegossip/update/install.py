@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from edgegossip.checkpoint.files import Files, OsFiles
 from edgegossip.types import HostError
-from edgegossip.update.bundle import LOCK, Blob, Entry, Manifest, content_of, is_ours
+from edgegossip.update.bundle import LOCK, Blob, BundleEntry, ReleaseManifest, content_of, is_ours
 
 H = TypeVar("H")
 RELEASE = "release.json"
@@ -125,13 +125,13 @@ def _open(path: str) -> BufferedReader | None:
         return None
 
 
-def _folder_name(manifest: Manifest, digest: str) -> str:
+def _folder_name(manifest: ReleaseManifest, digest: str) -> str:
     """Return the name of a release's folder: one of its own for each bundle, so that what an
     interrupted call left there is of the same one."""
     return f"{manifest.version}-{manifest.sequence}-{digest[:8]}"
 
 
-def install(tree: Tree[Any], home: str, current: str, digest: str, manifest: Manifest, fetch: Fetch) -> str:
+def install(tree: Tree[Any], home: str, current: str, digest: str, manifest: ReleaseManifest, fetch: Fetch) -> str:
     """Put the release into home/releases; return the name of its folder there. `current` is that of
     the running release, `digest` that of the bundle. Raises HostError when there is no room or the
     running one has other packages, DecodeError when what is fetched is not what the manifest says,
@@ -197,14 +197,14 @@ def _remove_others(tree: Tree[Any], releases: str, keep: set[str]) -> None:
             tree.remove_tree(f"{releases}/{name}")
 
 
-def _source(tree: Tree[Any], entry: Entry, folder: str, current: str) -> str | None:
+def _source(tree: Tree[Any], entry: BundleEntry, folder: str, current: str) -> str | None:
     """Say where the content of this file is already: in its place, or in the running release; None:
     it must be fetched."""
     paths = (f"{folder}/{entry.path}", f"{current}/{entry.path}")
     return next((path for path in paths if tree.digest(path) == entry.sha256), None)
 
 
-def _place(tree: Tree[Any], entry: Entry, path: str, source: str | None, fetch: Fetch) -> None:
+def _place(tree: Tree[Any], entry: BundleEntry, path: str, source: str | None, fetch: Fetch) -> None:
     if source is not None and source != path:
         _forget(tree, path)
         tree.link(source, path)

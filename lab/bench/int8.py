@@ -25,7 +25,7 @@ from torch import Tensor
 from edgegossip import int8, native
 from edgegossip.accept.int8_step import (
     LOW,
-    Training,
+    Int8Training,
     large_convolution,
     products_of,
     section_of,
@@ -165,7 +165,7 @@ def line(row: Row) -> str:
     return f"{first}\n    ms: {where}; {rate}"
 
 
-def saved_bytes(training: Training) -> int:
+def saved_bytes(training: Int8Training) -> int:
     """Return the bytes that autograd keeps between the forward and the backward pass, parameters
     left out; memory counted once."""
     known = {p.untyped_storage().data_ptr() for p in training.model.parameters()}
@@ -209,7 +209,7 @@ _FUNCTIONS = (
 )
 
 
-def breakdown(training: Training, repeat: int) -> tuple[dict[str, float], float]:
+def breakdown(training: Int8Training, repeat: int) -> tuple[dict[str, float], float]:
     """Return the milliseconds of a step by kernel ("other": python, torch, loss and optimiser), and
     products a second, in 1e9, of the convolutions and linear layers (a norm that is computed with
     the convolution before it counts with it)."""
@@ -368,16 +368,16 @@ def measure_prediction(model: str, batch: int, threads: int, repeat: int) -> Row
     }
 
 
-def _prediction(training: Training) -> Predict:
+def _prediction(training: Int8Training) -> Predict:
     return lambda: training.model(training.inputs)
 
 
-def _by_predictor(training: Training) -> Predict:
+def _by_predictor(training: Int8Training) -> Predict:
     predict = int8.predictor(training.model, training.inputs)
     return lambda: predict(training.inputs)
 
 
-def _onnx(training: Training, variant: str, folder: Path, threads: int) -> Predict | None:
+def _onnx(training: Int8Training, variant: str, folder: Path, threads: int) -> Predict | None:
     """The model as an ONNX file in a session of onnxruntime; an int8 one as QDQ."""
     try:
         from edgegossip.int8 import onnx_file

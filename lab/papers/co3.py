@@ -271,7 +271,7 @@ TABLES: Mapping[str, Callable[[Any], str]] = {"bias": bias_table, "laws": law_ta
 
 def pictures() -> None:
     """Draw the three figures, means over seeds."""
-    from edgegossip.sweep.plots import Axis, Series, panels
+    from edgegossip.sweep.plots import Axis, PlotSeries, panels
 
     document = json.loads(RESULTS.read_text(encoding="utf-8"))
     rows = _of(document, "bias")
@@ -280,7 +280,7 @@ def pictures() -> None:
         "optimum times sigma": [(r["beta"], r["k_sigma"]) for r in rows],
         "the paper's equation 9": [(r["beta"], r["eq9"]) for r in rows],
     }
-    series = [Series("scale of the smallest error", name, "", points) for name, points in curves.items()]
+    series = [PlotSeries("scale of the smallest error", name, "", points) for name, points in curves.items()]
     fig = panels(series, "CO3, Figure 1", PAGES / "images" / "papers-co3-bias.png", Axis("beta"), Axis("k"), "curves")
     print(fig)
     for name in {row["part"] for row in document["rows"]} & set(RUNS):
@@ -290,7 +290,7 @@ def pictures() -> None:
         }
         for figure, (keys, title, y) in shown.items():
             series = [
-                Series(f"{layer} layer", label, "", _means(_of(document, name), layer, key))
+                PlotSeries(f"{layer} layer", label, "", _means(_of(document, name), layer, key))
                 for layer in LAYERS
                 for key, label in keys.items()
             ]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from edgegossip import codecs, training
 from edgegossip import recipe as recipes
 from edgegossip.codecs import levels
-from edgegossip.codecs.convergence import Run, convex_bound, nonconvex_bound, nonconvex_rate
+from edgegossip.codecs.convergence import ConvergenceRun, convex_bound, nonconvex_bound, nonconvex_rate
 from edgegossip.gossip import topologies
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.recipe import ModelSection
@@ -111,13 +111,13 @@ def convergence() -> Iterator[Row]:
     """Yield what runs with 4-bit-elastiquant come to, seed by seed, beside the bounds."""
     variance = levels.variance_bound(6, VALUES)
     for nesterov in (False, True):
-        run = Run(BOARDS, 200, 1.0, (1 + NOISE) ** 2, variance, 0.9, nesterov)
+        run = ConvergenceRun(BOARDS, 200, 1.0, (1 + NOISE) ** 2, variance, 0.9, nesterov)
         bound = convex_bound(run, 0.02, math.sqrt(1 + VALUES) - 1, math.sqrt(VALUES))
         for seed in SEEDS:  # f = sqrt(1 + ||w||^2), whose slope is at most 1
             mean = np.mean(_way(run, 0.02, lambda w: w / np.sqrt(1 + w @ w), seed), 0)
             yield _bounded("3.4.1", nesterov, seed, float(np.sqrt(1 + mean @ mean) - 1), bound)
         slope = 0.65 * math.sqrt(VALUES)  # f = sum w^2 / (1 + w^2): second derivatives of at most 2
-        run = Run(BOARDS, 200, slope, (slope + NOISE) ** 2, variance, 0.5, nesterov)
+        run = ConvergenceRun(BOARDS, 200, slope, (slope + NOISE) ** 2, variance, 0.5, nesterov)
         bound, rate = nonconvex_bound(run, 0.1, 2.0, VALUES / 2), nonconvex_rate(run, 0.1, 2.0)
         for seed in SEEDS:
             slopes = [_steep(w) for w in _way(run, rate, _steep, seed)]
@@ -132,7 +132,7 @@ def _bounded(section: str, nesterov: bool, seed: int, found: float, bound: float
     return {"section": section, "nesterov": nesterov, "seed": seed, "found": found, "bound": bound}
 
 
-def _way(run: Run, rate: float, slope: Slope, seed: int) -> list[NDArray[np.float64]]:
+def _way(run: ConvergenceRun, rate: float, slope: Slope, seed: int) -> list[NDArray[np.float64]]:
     """w_0..w_T by section 3.4's rule; each board adds noise of norm NOISE to the slope and sends
     that."""
     codec = codecs.get("4-bit-elastiquant", bucket=VALUES)

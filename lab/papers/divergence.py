@@ -39,11 +39,11 @@ TABLES: Mapping[str, Callable[[Any], str]] = {"runs": run_table}
 
 def pictures() -> None:
     """Draw how far the models of a run are apart, round by round."""
-    from edgegossip.sweep.plots import Axis, Series, panels
+    from edgegossip.sweep.plots import Axis, PlotSeries, panels
 
     document = json.loads(RESULTS.read_text(encoding="utf-8"))
     series = [
-        Series("distance of the models from their mean", row["case"], f"seed {row['seed']}", row["consensus"])
+        PlotSeries("distance of the models from their mean", row["case"], f"seed {row['seed']}", row["consensus"])
         for row in document["rows"]
     ]
     path = PAGES / "images" / "papers-divergence.png"

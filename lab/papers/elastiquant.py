@@ -225,17 +225,17 @@ TABLES: Mapping[str, Callable[[Any], str]] = {"bounds": bound_table, "ways": way
 
 def pictures() -> None:
     """Draw variance by step, of each scheme alone and of all on the same gradients, and 3.6.2."""
-    from edgegossip.sweep.plots import Axis, Series, panels
+    from edgegossip.sweep.plots import Axis, PlotSeries, panels
 
     document = json.loads(RESULTS.read_text(encoding="utf-8"))
     images = PAGES / "images"
     ways = [
-        Series("each scheme's own way", name, "", [(r["step"], r["sampling"] + r["quantisation"]) for r in rows])
+        PlotSeries("each scheme's own way", name, "", [(r["step"], r["sampling"] + r["quantisation"]) for r in rows])
         for name in TRAINED
         if (rows := [r for r in _of(document, name) if r["scheme"] == name and r["step"] > 1])
     ]
     same = [
-        Series("quantisation alone, same gradients", name, "", [(r["step"], r["quantisation"]) for r in rows])
+        PlotSeries("quantisation alone, same gradients", name, "", [(r["step"], r["quantisation"]) for r in rows])
         for name in SCHEMES
         if name != "fp32" and (rows := [r for r in _of(document, "fp32") if r["scheme"] == name and r["step"] > 1])
     ]
@@ -252,7 +252,9 @@ def pictures() -> None:
     )
     titles = {"s": f"d = {DIMENSION:,}", "d": f"s = {LEVEL}"}
     worst = [
-        Series(titles[setup], f"s = {s}" if setup == "s" else f"d = {d:,}", "", [(r["p"], r["worst"]) for r in rows])
+        PlotSeries(
+            titles[setup], f"s = {s}" if setup == "s" else f"d = {d:,}", "", [(r["p"], r["worst"]) for r in rows]
+        )
         for setup in titles
         for s, d in dict.fromkeys((r["s"], r["d"]) for r in _of(document, "bounds") if r["setup"] == setup)
         if (rows := [r for r in _of(document, "bounds") if r["setup"] == setup and (r["s"], r["d"]) == (s, d)])

@@ -25,7 +25,7 @@ from edgegossip import recipe as recipes
 from edgegossip.scale import predict
 from edgegossip.scale.devices import DeviceProfile, LinkProfile, load_device
 from edgegossip.scale.model import codec_frames, measure_update
-from edgegossip.scale.predict import BoardWork, Message
+from edgegossip.scale.predict import BoardWork, PredictedMessage
 from edgegossip.telemetry.machine import result_source
 
 MODELS = {"ResNet-34": "resnet34", "ResNet-50": "resnet50"}
@@ -171,7 +171,7 @@ def _line(
     full_bits = 32.0 * VALUES[network]
     link = LinkProfile(full_bits / (fitted.gradient_min * per_round), 1, fitted.round_min * per_round)
     size_bytes = round(bits[scheme] * VALUES[network] / 8)
-    messages = [Message(a, b, size_bytes) for a in range(count) for b in range(count) if a != b]
+    messages = [PredictedMessage(a, b, size_bytes) for a in range(count) for b in range(count) if a != b]
     parts = predict.gossip_round([work] * count, lambda _: messages, link)
     epoch = _ROUNDS / count / _MINUTE_S / count  # of a sum over boards
     cp = sum(p.compute_s for p in parts) * epoch

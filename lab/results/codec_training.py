@@ -58,14 +58,14 @@ def table(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"head": HEAD, "right": [False] + [True] * (len(HEAD) - 1), "rows": rows}
 
 
-def drawn(panel: str, results: Sequence[Mapping[str, Any]]) -> list[plots.Series]:
+def drawn(panel: str, results: Sequence[Mapping[str, Any]]) -> list[plots.PlotSeries]:
     """Return a curve for each codec and its parameters, in the codec's colour: the mean over its
     seeds."""
     groups: dict[str, list[list[tuple[int, float, float]]]] = defaultdict(list)
     for r in results:
         groups[r["name"]].append(curve(r))
     return [
-        plots.Series(
+        plots.PlotSeries(
             panel,
             name.split()[0],
             "",
@@ -89,7 +89,7 @@ def main() -> None:
         "source": {"machine": machine["cpu"], "isa": machine["isa"], "commit": commit, "dirty": machine["dirty"]},
         "tables": [],
     }
-    series: list[plots.Series] = []
+    series: list[plots.PlotSeries] = []
     for folder, panel in zip(arguments.studies, PANELS, strict=True):
         results = [r for r in read_results(folder / "study.jsonl").values() if r["state"] == "done"]
         document["tables"].append(table(results))

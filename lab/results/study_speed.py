@@ -32,7 +32,7 @@ import torch
 
 from edgegossip import training
 from edgegossip.recipe import Recipe, with_settings
-from edgegossip.studies.cases import Plan, make_cases
+from edgegossip.studies.cases import StudyPlan, make_cases
 from edgegossip.studies.run_case import DataSetCache, run_case
 from edgegossip.telemetry.machine import result_source
 from lab.results import resumable
@@ -79,7 +79,7 @@ def plainly() -> Iterator[None]:
 
 def of_study(recipe: Recipe, data: DataSetCache) -> dict[str, float]:
     """Run a study of one case; what a step took, and what came out."""
-    (case,), clock = make_cases(recipe, Plan()), Clock()
+    (case,), clock = make_cases(recipe, StudyPlan()), Clock()
     result = run_case(case, data, clock)
     return {**clock.figures(), "loss": result["train_loss"]}
 

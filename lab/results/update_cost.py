@@ -43,7 +43,7 @@ class Counting(Client):
         return found
 
 
-class Machine(agent.Board):
+class Machine(agent.ThisBoard):
     """Services and the clock of this machine are left alone."""
 
     def synchronised(self):

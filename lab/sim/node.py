@@ -28,8 +28,8 @@ from edgegossip.engine.events import (
     Poll,
     Polled,
     RoundEnded,
-    SetTimer,
     Started,
+    StartTimer,
     Timer,
     TimerFired,
     Train,
@@ -115,7 +115,7 @@ class NodeEnvironment(Protocol):
     def checkpoint(self, node: Node, state: Any) -> None:
         """Write a checkpoint of this state."""
 
-    def adopted(self, node: Node, action: events.Adopted) -> None:
+    def adopted(self, node: Node, action: events.ModelAdopted) -> None:
         """Hear that the node took over another's model."""
 
     def logged(self, node: Node, line: Log) -> None:
@@ -320,12 +320,12 @@ class Node:
             kind = type(effect)
             if kind is Send:
                 world.send(self, effect)  # type: ignore[arg-type]
-            elif kind is SetTimer:
+            elif kind is StartTimer:
                 self._set_timer(effect.timer, effect.after_s)  # type: ignore[union-attr]
             elif kind is Accepted:
                 self.accepted[effect.event.sender] += 1  # type: ignore[union-attr]
                 world.received(self, effect, effects)  # type: ignore[arg-type]
-            elif kind is events.Checkpoint:
+            elif kind is events.KeepState:
                 world.checkpoint(self, effect.state)  # type: ignore[union-attr]
             elif kind is RoundEnded:
                 self.rounds_done += 1
@@ -338,7 +338,7 @@ class Node:
                 world.clock.after(world.compute_s(self.index), self._answer, self.process, UpdateReady(local))
             elif kind is Log:
                 world.logged(self, effect)  # type: ignore[arg-type]
-            elif kind is events.Adopted:
+            elif kind is events.ModelAdopted:
                 self.given_up = True
                 world.adopted(self, effect)  # type: ignore[arg-type]
             elif kind is Started:

@@ -27,6 +27,7 @@ from edgegossip.engine.server_events import (
     Answer,
     Answered,
     Ask,
+    BoardAnswer,
     Bye,
     Completed,
     Effect,
@@ -43,7 +44,6 @@ from edgegossip.engine.server_events import (
     ProcessEnded,
     Question,
     Record,
-    Result,
     RoundEnded,
     Save,
     ServerPlan,
@@ -707,7 +707,9 @@ class Ledger:
         since_s = asking.first_s if asking.late and asking.answers else asking.at_s
         if waiting and not enough and now_s < since_s + plan.deadline_s - 0.02:
             self._violate("ends", None, f"round {round} ends with {len(asking.answers)} answers, before its deadline")
-        good = {n: a.frame for n, (a, _) in asking.answers.items() if isinstance(a, Result) and n not in self._refused}
+        good = {
+            n: a.frame for n, (a, _) in asking.answers.items() if isinstance(a, BoardAnswer) and n not in self._refused
+        }
         away = {n for n, (a, _) in asking.answers.items() if isinstance(a, Failure) and a.away}
         left = set(asking.answers) - set(self._refused) - away
         if set(ended.used) != left or len(ended.used) != len(left) or set(good) != left:
@@ -718,7 +720,7 @@ class Ledger:
         shares = {n: self._share(n, frame, asking.answers[n][1]) for n, frame in sorted(good.items())}
         if None in shares.values():
             return
-        self._holds = {n: (note.node, round) for n, (a, note) in asking.answers.items() if isinstance(a, Result)}
+        self._holds = {n: (note.node, round) for n, (a, note) in asking.answers.items() if isinstance(a, BoardAnswer)}
         self._next({n: s for n, s in shares.items() if s is not None}, ended.model)
         for name in self._refused if ended.used else ():
             self._suspend(name, round)

@@ -32,6 +32,7 @@ from edgegossip.engine.server_events import (
     Answer,
     Answered,
     Ask,
+    BoardAnswer,
     Bye,
     Completed,
     Effect,
@@ -49,7 +50,6 @@ from edgegossip.engine.server_events import (
     PresenceReport,
     ProcessEnded,
     Question,
-    Result,
     RoundEnded,
     Save,
     ServerPlan,
@@ -214,7 +214,7 @@ class Board:
                 joining = Joining(self.alias, problem, identity, "" if problem else mine.to_json())
                 return [(joining, lie, number)]
             case Bye():
-                return [(Result(profile=self._profile()), "", number)]
+                return [(BoardAnswer(profile=self._profile()), "", number)]
         if self.error and self._random() < self.error:
             self._world.seen["error"] += 1
             return [(Failure("training failed"), "error", number)]
@@ -236,14 +236,14 @@ class Board:
         self._numbers.append((sent.process, number))
         return answers
 
-    def _work(self, data: bytes, wish: Train | Evaluate) -> tuple[Result, Frame | None]:
+    def _work(self, data: bytes, wish: Train | Evaluate) -> tuple[BoardAnswer, Frame | None]:
         """Open the model, evaluate it if asked to, train from it; the same model gets the same
         answer again."""
         world = self._world
         frame, x = self.replica.open(data)
         found = None if wish.examples is None else Metrics(world.loss(x), wish.examples or 100, {"accuracy": 0.5})
         if isinstance(wish, Evaluate):
-            return Result(evaluation=found), None
+            return BoardAnswer(evaluation=found), None
         profile, crc, correction = self._profile(), zlib.crc32(x.data), self.replica.correction
         if correction is not None:
             crc = zlib.crc32(correction.data, crc)
@@ -261,12 +261,12 @@ class Board:
             self.answered = (frame.round, crc, b"".join(wire.build(made)), made)
             self.disk = Saved(self.uplink.state, self.uplink.sequence, self.answered)
             self._old.append(self.answered[2])
-        return Result(self.answered[2], found, profile), self.answered[3]
+        return BoardAnswer(self.answered[2], found, profile), self.answered[3]
 
     def _profile(self) -> tuple[Round, Mapping[str, float]] | None:
         return None if self.answered is None else (self.answered[0], {"time/compute_s": self.takes_s})
 
-    def _lie(self, kind: str, answer: Result, frame: Frame | None) -> Answer | None:
+    def _lie(self, kind: str, answer: BoardAnswer, frame: Frame | None) -> Answer | None:
         """Return what a liar makes of its answer; None where this kind has nothing to change."""
         choice = int(self._random() * 6)
         if kind == "byzantine-evaluation":
@@ -274,8 +274,8 @@ class Board:
             return replace(answer, evaluation=Metrics(wild, 1), profile=PeerError("no profile"))
         if kind == "byzantine-answer":
             others: tuple[Answer, ...] = (
-                *(Joining(self.name), Result(), PeerError("nonsense"), Failure("no")),
-                *(Result(frame=PeerError("no frame")), Result(evaluation=Metrics(1.0, 1))),
+                *(Joining(self.name), BoardAnswer(), PeerError("nonsense"), Failure("no")),
+                *(BoardAnswer(frame=PeerError("no frame")), BoardAnswer(evaluation=Metrics(1.0, 1))),
             )
             return others[choice]
         if frame is None or kind == "byzantine-name":
@@ -298,7 +298,7 @@ class Board:
         return None if data is None else replace(answer, frame=data)
 
     @staticmethod
-    def _claiming(answer: Result, frame: Frame, claims: Mapping[int, float]) -> Result:
+    def _claiming(answer: BoardAnswer, frame: Frame, claims: Mapping[int, float]) -> BoardAnswer:
         return replace(answer, frame=b"".join(wire.build(replace(frame, aux={**frame.aux, **claims}))))
 
 

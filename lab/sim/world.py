@@ -15,13 +15,13 @@ from edgegossip import frame as wire
 from edgegossip.codecs import leaves_rate
 from edgegossip.engine.events import (
     Accepted,
-    Adopted,
     Arrived,
     Effect,
     Log,
     MemberNews,
-    PeerDown,
-    PeerUp,
+    ModelAdopted,
+    NeighbourDown,
+    NeighbourUp,
     RoundEnded,
     Timer,
 )
@@ -267,7 +267,7 @@ class World(NodeEnvironment):
             return
         before, after = self.algorithm.audit(old), self.algorithm.audit(new)
         if owes:
-            ledger.closed(i, sender, before, after, any(type(e) is Adopted and e.state is new for e in effects))
+            ledger.closed(i, sender, before, after, any(type(e) is ModelAdopted and e.state is new for e in effects))
         if lie == "byzantine-run":
             self.violate("accepted", i, f"took in a message of another run from {sender}")
         if lie in ("byzantine-weight", "byzantine-state") and (
@@ -284,7 +284,7 @@ class World(NodeEnvironment):
         far = self.schedule.nodes * self.topology.period + 1
         if self.algorithm.asynchronous or self.algorithm.round(new) <= self.algorithm.round(old) + far:
             return False
-        return not any(type(e) is Adopted and e.state is new for e in effects)
+        return not any(type(e) is ModelAdopted and e.state is new for e in effects)
 
     @override
     def dropped(self, node: Node, sender: str) -> None:
@@ -376,7 +376,7 @@ class World(NodeEnvironment):
             self.violate("left-out", node.index, line.text)
 
     @override
-    def adopted(self, node: Node, action: Adopted) -> None:
+    def adopted(self, node: Node, action: ModelAdopted) -> None:
         self.adoptions += 1
         self.trace.event(self.clock.now, node.index, trace.ADOPT, action.round)
         if (round := self.algorithm.round(action.state)) <= self.round_of[node.index]:
@@ -535,7 +535,7 @@ class World(NodeEnvironment):
         if up:
             self.witness.fits(node, peer)
             self._lost_s[node][peer] = math.inf  # it has not been lost
-            self.nodes[node].take(PeerUp(name))
+            self.nodes[node].take(NeighbourUp(name))
             return
         if left or reason == UNFIT:
             self._lost_s[node].pop(peer, None)
@@ -543,9 +543,9 @@ class World(NodeEnvironment):
             self._lost_s[node][peer] = self.clock.now
         if reason == UNFIT:
             words = f"{self.nodes[node].view.node} and {name} {UNFIT}"
-            self.nodes[node].take(PeerDown(name, words, disagrees=True))
+            self.nodes[node].take(NeighbourDown(name, words, disagrees=True))
         else:
-            self.nodes[node].take(PeerDown(name, f"{name} left" if left else reason, left))
+            self.nodes[node].take(NeighbourDown(name, f"{name} left" if left else reason, left))
 
     def _reachable(self, a: int, b: int) -> bool:
         one, two = self.nodes[a], self.nodes[b]

@@ -19,14 +19,14 @@ from typing_extensions import TypeAliasType
 
 from edgegossip import codecs, gossip
 from edgegossip.checkpoint.format import Packer, from_bytes, pieces, to_bytes
-from edgegossip.checkpoint.registry import STATES, Entry, Registry, RunContext, check_structure, type_mismatch
+from edgegossip.checkpoint.registry import STATES, Entry, RunContext, StateRegistry, check_structure, type_mismatch
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import NodeView
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import DataError, LocalUpdate, UsageError
 
 LAYOUT = Layout.of([TensorSpec("w", (6, 5)), TensorSpec("b", (5,))])
-NONE = Registry(())
+NONE = StateRegistry(())
 
 
 class Colour(IntEnum):
@@ -136,7 +136,7 @@ def test_large_arrays_are_views_all_the_way() -> None:
 
 
 def test_a_field_that_was_added_gets_its_default_and_one_that_is_not_known_is_refused() -> None:
-    old, new = Registry((entry("Old"),)), Registry((entry("Grown"),))
+    old, new = StateRegistry((entry("Old"),)), StateRegistry((entry("Grown"),))
     as_grown = to_bytes(Old(1, (2.0,)), old)
     name = entry("Old").name.encode()
     tree = Packer(old)
@@ -154,7 +154,7 @@ def test_a_field_that_was_added_gets_its_default_and_one_that_is_not_known_is_re
 
 
 def test_only_what_the_table_names_can_be_written_or_read() -> None:
-    table = Registry((entry("Old"), entry("Colour"), entry("Odd")))
+    table = StateRegistry((entry("Old"), entry("Colour"), entry("Odd")))
     assert from_bytes(to_bytes([Old(3), Colour.RED], table), None, table) == [Old(3), Colour.RED]
     with pytest.raises(UsageError, match=r"the state\[0\] is a .*Old, which is not in the table"):
         to_bytes([Old(3)], NONE)

@@ -14,7 +14,7 @@ import pytest
 
 from edgegossip.checkpoint.files import OsFiles
 from edgegossip.checkpoint.format import PIECE_BYTES
-from edgegossip.checkpoint.registry import Registry
+from edgegossip.checkpoint.registry import StateRegistry
 from edgegossip.checkpoint.store import Store
 from edgegossip.types import ConfigError, DataError, HostError, UsageError
 from lab.sim.disk import FakeDisk
@@ -41,7 +41,7 @@ class Countdown:
 
 
 def store_on(disk: FakeDisk, keep: int = 2, **identity: object) -> Store:
-    return Store(FOLDER, {**IDENTITY, **identity}, keep=keep, classes=Registry(()), files=disk)
+    return Store(FOLDER, {**IDENTITY, **identity}, keep=keep, classes=StateRegistry(()), files=disk)
 
 
 def value_of(round: int) -> dict[str, object]:
@@ -248,7 +248,7 @@ def test_what_cannot_be_kept_is_refused_before_the_disk_is_touched() -> None:
 def test_a_real_folder(tmp_path: Path) -> None:
     large = np.arange(PIECE_BYTES, dtype=np.float64)
     folder = tmp_path / "a" / "b"
-    store = Store(folder, IDENTITY, classes=Registry(()))
+    store = Store(folder, IDENTITY, classes=StateRegistry(()))
     assert store.load() is None
     for round in (1, 2, 3):
         store.save({"x": large + round, "y": large.astype(np.float32)}, round=round)
@@ -256,7 +256,7 @@ def test_a_real_folder(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="another process"):
         Store(folder, IDENTITY).load()
     store.close()
-    store = Store(folder, IDENTITY, classes=Registry(()))
+    store = Store(folder, IDENTITY, classes=StateRegistry(()))
     found = store.load()
     assert found is not None and np.array_equal(found.value["x"], large + 3) and found.meta == {**IDENTITY, "round": 3}
     assert sorted(p.name for p in folder.iterdir()) == ["0000000002.ckpt", "0000000003.ckpt"]
@@ -282,7 +282,7 @@ def test_the_real_one_syncs_folders_that_are_there_once(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), fsync(fd)))
     folder = tmp_path / "runs" / "one" / "checkpoint" / "board-0"
     (tmp_path / "runs" / "one").mkdir(parents=True)  # by a process that was killed
-    store = Store(folder, IDENTITY, classes=Registry(()), files=OsFiles())
+    store = Store(folder, IDENTITY, classes=StateRegistry(()), files=OsFiles())
     store.save(value_of(1), round=1)
     names = (folder, *folder.parents[: len(folder.parents) - len(tmp_path.parents)])
     assert {str(name.parent) for name in names} <= set(synced)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgegossip.codecs import levels
-from edgegossip.codecs.convergence import Run, convex_bound, nonconvex_bound, nonconvex_rate
+from edgegossip.codecs.convergence import ConvergenceRun, convex_bound, nonconvex_bound, nonconvex_rate
 from edgegossip.types import UsageError
 
 GRID = levels.geometric_levels(6, 0.5).astype(np.float64)
@@ -19,7 +19,7 @@ D, K, NOISE = 32, 4, 1.0
 @pytest.mark.parametrize(("nesterov", "mu"), [(False, 0.0), (True, 0.5), (False, 0.9)])
 def test_the_papers_lines(nesterov: bool, mu: float) -> None:
     T, V, B, eps, a, l, gap, far, C, beta = 99, 2.0, 3.0, 0.25, 0.01, int(nesterov), 5.0, 7.0, 0.5, 4.0  # noqa: E741
-    run = Run(K, T, V, B, eps, mu, nesterov)
+    run = ConvergenceRun(K, T, V, B, eps, mu, nesterov)
     assert convex_bound(run, a, gap, far) == pytest.approx(
         a * (1 + 2 * l * mu) * (V**2 + (1 + eps) * B / K) / (2 * (1 - mu))
         + mu * gap / ((1 - mu) * (T + 1))
@@ -41,7 +41,7 @@ def quantised(g: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return norm * np.sign(g) * GRID[j + (rng.random(g.size) < up)]
 
 
-def way(run: Run, rate: float, slope: Callable[[np.ndarray], np.ndarray], seed: int) -> list[np.ndarray]:
+def way(run: ConvergenceRun, rate: float, slope: Callable[[np.ndarray], np.ndarray], seed: int) -> list[np.ndarray]:
     """w_0..w_T by section 3.4's rule, K boards with noise of norm NOISE."""
     rng, w, before = np.random.default_rng(seed), np.ones(D), np.ones(D)
     models = [w]
@@ -58,7 +58,7 @@ def way(run: Run, rate: float, slope: Callable[[np.ndarray], np.ndarray], seed: 
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_a_convex_run_stays_below_the_bound(nesterov: bool) -> None:
     """f = sqrt(1 + ||w||^2): its slope is at most 1."""
-    run = Run(K, 200, 1.0, (1 + NOISE) ** 2, levels.variance_bound(6, D), 0.9, nesterov)
+    run = ConvergenceRun(K, 200, 1.0, (1 + NOISE) ** 2, levels.variance_bound(6, D), 0.9, nesterov)
     found = []
     for seed in range(2):
         mean = np.mean(way(run, 0.02, lambda w: w / np.sqrt(1 + w @ w), seed), 0)
@@ -69,7 +69,9 @@ def test_a_convex_run_stays_below_the_bound(nesterov: bool) -> None:
 
 def test_a_nonconvex_run_stays_below_the_bound() -> None:
     """f = sum w^2 / (1 + w^2): its second derivative is at most 2, its slope below 0.65 a value."""
-    run = Run(K, 200, 0.65 * math.sqrt(D), (0.65 * math.sqrt(D) + NOISE) ** 2, levels.variance_bound(6, D), 0.5)
+    run = ConvergenceRun(
+        K, 200, 0.65 * math.sqrt(D), (0.65 * math.sqrt(D) + NOISE) ** 2, levels.variance_bound(6, D), 0.5
+    )
     slope = lambda w: 2 * w / (1 + w**2) ** 2  # noqa: E731
     squares = [[slope(w) @ slope(w) for w in way(run, nonconvex_rate(run, 0.1, 2.0), slope, s)] for s in range(2)]
     assert np.mean(squares, 0).min() <= nonconvex_bound(run, 0.1, 2.0, D / 2)
@@ -77,17 +79,17 @@ def test_a_nonconvex_run_stays_below_the_bound() -> None:
 
 def test_more_boards_and_finer_levels_come_nearer() -> None:
     def bound(boards: int, variance: float) -> float:
-        return convex_bound(Run(boards, 100, 1.0, 4.0, variance), 0.01, 1.0, 1.0)
+        return convex_bound(ConvergenceRun(boards, 100, 1.0, 4.0, variance), 0.01, 1.0, 1.0)
 
     assert bound(8, 0.1) < bound(2, 0.1) < bound(2, 1.3)
 
 
 def test_arguments_that_make_no_sense() -> None:
-    run = Run(2, 10, 1.0, 1.0)
+    run = ConvergenceRun(2, 10, 1.0, 1.0)
     for call in (
-        lambda: Run(0, 10, 1.0, 1.0),
-        lambda: Run(2, 10, 1.0, 1.0, momentum=1.0),
-        lambda: Run(2, 10, math.nan, 1.0),
+        lambda: ConvergenceRun(0, 10, 1.0, 1.0),
+        lambda: ConvergenceRun(2, 10, 1.0, 1.0, momentum=1.0),
+        lambda: ConvergenceRun(2, 10, math.nan, 1.0),
         lambda: convex_bound(run, 0.0, 1.0, 1.0),
         lambda: convex_bound(run, 0.1, -1.0, 1.0),
         lambda: nonconvex_bound(run, 0.0, 1.0, 1.0),

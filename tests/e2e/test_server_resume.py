@@ -40,7 +40,7 @@ def fleet(tmp_path):
 
 def undisturbed(recipe, members):
     """(Layout, final model) of the same run without an accident, computed in this process."""
-    from edgegossip.studies.measure import Recorder
+    from edgegossip.studies.measure import ModelRecorder
     from edgegossip.studies.server import VirtualServer
 
     layout, x = training.initial_model(recipe)
@@ -53,7 +53,7 @@ def undisturbed(recipe, members):
         recipe.run.rounds,
         downlink=codecs.get(recipe.server.downlink),
     )
-    server.play(x, Recorder(2, frozenset(), frozenset(), lambda x: Metrics(0, 1), lambda: 0))
+    server.play(x, ModelRecorder(2, frozenset(), frozenset(), lambda x: Metrics(0, 1), lambda: 0))
     return layout, server.model
 
 

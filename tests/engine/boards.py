@@ -13,7 +13,6 @@ import numpy as np
 from edgegossip import codecs, frame, gossip
 from edgegossip.codecs.base import Codec
 from edgegossip.engine.events import (
-    Checkpoint,
     ClosePeer,
     Dropped,
     Effect,
@@ -21,14 +20,15 @@ from edgegossip.engine.events import (
     Failed,
     Finished,
     FrameReceived,
+    KeepState,
     Load,
     Loaded,
     Log,
-    PeerUp,
+    NeighbourUp,
     Poll,
     Polled,
     RoundEnded,
-    SetTimer,
+    StartTimer,
     Timer,
     TimerFired,
     Train,
@@ -98,7 +98,7 @@ class Board:
             match effect:
                 case Send():
                     self.sent.append(effect)
-                case SetTimer(timer, after_s):
+                case StartTimer(timer, after_s):
                     self.timers.pop(timer, None)
                     if after_s is not None:
                         self.timers[timer] = self.now_s + after_s
@@ -113,7 +113,7 @@ class Board:
                     polls = True
                 case RoundEnded():
                     self.ended.append(effect)
-                case Checkpoint(state):
+                case KeepState(state):
                     self.checkpoints.append(state)
         if polls:
             self.give(Polled())
@@ -153,7 +153,7 @@ class Board:
 
     def begin(self, value: float = 0.0) -> Board:
         """All neighbours are there, and the model is loaded."""
-        return self.give(*(PeerUp(peer) for peer in sorted(self.engine.config.neighbours))).load(value)
+        return self.give(*(NeighbourUp(peer) for peer in sorted(self.engine.config.neighbours))).load(value)
 
     def said(self, event: str) -> list[str]:
         return [text for name, text in self.log if name == event]

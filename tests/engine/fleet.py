@@ -22,6 +22,7 @@ from edgegossip.engine.server_events import (
     Answered,
     Arriving,
     Ask,
+    BoardAnswer,
     Bye,
     Completed,
     Delivering,
@@ -42,7 +43,6 @@ from edgegossip.engine.server_events import (
     ProcessEnded,
     Question,
     Record,
-    Result,
     RoundEnded,
     Save,
     ServerPlan,
@@ -63,7 +63,7 @@ SEEN_S = 0.5  # between two looks of the transport
 TAKES_S = 0.05  # that an answer takes
 FINAL = -1  # in place of a round: the final evaluation
 
-Spoil = Callable[[Result], Result]
+Spoil = Callable[[BoardAnswer], BoardAnswer]
 
 
 @dataclass
@@ -119,12 +119,12 @@ class Board:
         if not hasattr(self, "uplink"):
             self.uplink = Uplink(Channel.of(toy.LAYOUT, RUN_ID, self.codec), self.name)
 
-    def answer(self, instruction: Train | Evaluate) -> tuple[Round, Result]:
+    def answer(self, instruction: Train | Evaluate) -> tuple[Round, BoardAnswer]:
         data = b"".join(wire.build(instruction.frame))
         frame, x = self.replica.open(data)
         found = None if instruction.examples is None else self.workload.evaluate(x, instruction.examples or None)
         if isinstance(instruction, Evaluate):
-            return frame.round, self.spoil.get(FINAL, lambda r: r)(Result(evaluation=found))
+            return frame.round, self.spoil.get(FINAL, lambda r: r)(BoardAnswer(evaluation=found))
         self.received_bytes.append(len(data))
         self.trained.append(frame.round)
         model = zlib.crc32(x.data)
@@ -132,7 +132,7 @@ class Board:
             update = self.workload.local_update(x, frame.round)
             sent = b"".join(wire.build(self.uplink.frame(update, frame.round, frame.aux)))
             self.answered = (frame.round, model, sent)
-        return frame.round, self.spoil.get(frame.round, lambda r: r)(Result(self.answered[2], found))
+        return frame.round, self.spoil.get(frame.round, lambda r: r)(BoardAnswer(self.answered[2], found))
 
 
 class Crash(Exception):
@@ -295,7 +295,7 @@ class Run:
                 board.farewell, board.failed = words, failed
                 if frame is not None:
                     board.parting = board.replica.open(b"".join(wire.build(frame)))[1]
-                self.at(TAKES_S, Answered(question.number, Result()))
+                self.at(TAKES_S, Answered(question.number, BoardAnswer()))
             case Train() | Evaluate() as instruction:
                 assert question.address not in self._busy, f"{board.name} has not answered and is asked again"
                 self._busy[question.address] = question.number
@@ -336,7 +336,7 @@ class Run:
 def with_frame(change: Callable[[Frame], Frame]) -> Spoil:
     """A spoiler that rebuilds the update's frame with `change(frame)`."""
 
-    def spoil(result: Result) -> Result:
+    def spoil(result: BoardAnswer) -> BoardAnswer:
         assert isinstance(result.frame, bytes)
         frame = wire.parse(result.frame, Limits.of(toy.LAYOUT))
         return replace(result, frame=b"".join(wire.build(change(frame))))
@@ -344,7 +344,7 @@ def with_frame(change: Callable[[Frame], Frame]) -> Spoil:
     return spoil
 
 
-def garbage(result: Result) -> Result:
+def garbage(result: BoardAnswer) -> BoardAnswer:
     return replace(result, frame=b"garbage")
 
 

@@ -13,8 +13,8 @@ from edgegossip.engine.events import (
     Load,
     Loaded,
     MemberNews,
-    PeerDown,
-    PeerUp,
+    NeighbourDown,
+    NeighbourUp,
     Poll,
     Polled,
     Train,
@@ -23,19 +23,19 @@ from edgegossip.engine.joining import Patience, PeerStatus, PendingFrames, Remot
 from edgegossip.engine.node import Stage
 from tests.engine.boards import LAYOUT, Board, model_frame, received
 
-GONE = PeerDown("d", "its process was killed", closed=True)
-STALE = [PeerDown(peer, "pi-7 got no answer") for peer in "bd"]
-LEFT = [PeerDown(peer, f"{peer} left", left=True) for peer in "bd"]
+GONE = NeighbourDown("d", "its process was killed", closed=True)
+STALE = [NeighbourDown(peer, "pi-7 got no answer") for peer in "bd"]
+LEFT = [NeighbourDown(peer, f"{peer} left", left=True) for peer in "bd"]
 
 
 @pytest.mark.parametrize(
     ("events", "down"),
     [
-        ([PeerUp("b"), PeerUp("d")], set()),
-        ([PeerUp("b"), GONE], {"d"}),
-        ([PeerUp("d"), PeerDown("d", "lost"), PeerUp("b")], {"d"}),
-        ([PeerUp("d"), PeerDown("d", "lost"), PeerUp("d"), PeerUp("b")], set()),
-        ([PeerUp("b"), PeerDown("d", "never reached"), received("b", 0)], {"d"}),
+        ([NeighbourUp("b"), NeighbourUp("d")], set()),
+        ([NeighbourUp("b"), GONE], {"d"}),
+        ([NeighbourUp("d"), NeighbourDown("d", "lost"), NeighbourUp("b")], {"d"}),
+        ([NeighbourUp("d"), NeighbourDown("d", "lost"), NeighbourUp("d"), NeighbourUp("b")], set()),
+        ([NeighbourUp("b"), NeighbourDown("d", "never reached"), received("b", 0)], {"d"}),
     ],
 )
 def test_a_board_starts_when_nobody_is_missing_who_is_worth_waiting_for(events: list[Event], down: set[str]) -> None:
@@ -46,24 +46,24 @@ def test_a_board_starts_when_nobody_is_missing_who_is_worth_waiting_for(events: 
     assert board.engine.down == down and isinstance(board.question, Train)
 
 
-@pytest.mark.parametrize("events", [[PeerUp("b")], [PeerUp("b"), PeerDown("d", "never reached")], []])
+@pytest.mark.parametrize("events", [[NeighbourUp("b")], [NeighbourUp("b"), NeighbourDown("d", "never reached")], []])
 def test_a_neighbour_that_was_never_there_is_waited_for_and_named_every_five_seconds(events: list[Event]) -> None:
     board = Board("a").give(*events).wait(600.0)
     assert board.engine.stage is Stage.JOINING and board.engine.listens
     assert len(board.said("waiting")) == 120 and "missing" in board.said("waiting")[0]
-    board.give(*(PeerUp(peer) for peer in "bd"))
+    board.give(*(NeighbourUp(peer) for peer in "bd"))
     assert isinstance(board.question, Load)
 
 
 def test_frames_of_neighbours_that_began_before_us_are_taken_in_once_the_model_is_there() -> None:
-    board = Board("a").give(PeerUp("b"), received("b", 0, 3.0), PeerUp("d")).load().update()
+    board = Board("a").give(NeighbourUp("b"), received("b", 0, 3.0), NeighbourUp("d")).load().update()
     assert board.engine.stage is Stage.EXCHANGING and board.engine.algorithm.waiting_for(board.engine.state) == ("d",)
     board.give(received("d", 0, 3.0))
     assert board.engine.round == 1 and board.value == pytest.approx(2.0)
 
 
 def test_a_late_board_waits_no_longer_than_the_grace_time_for_one_that_it_does_not_reach() -> None:
-    board = Board("a").give(PeerUp("b"), received("b", 40))
+    board = Board("a").give(NeighbourUp("b"), received("b", 40))
     board.wait(2.9)
     assert board.engine.stage is Stage.JOINING
     board.give(received("b", 41)).wait(0.2)  # a second frame does not give it more time
@@ -74,7 +74,7 @@ def test_a_late_board_waits_no_longer_than_the_grace_time_for_one_that_it_does_n
 def test_a_late_board_that_reaches_nobody_goes_on_waiting_without_being_woken_all_the_time() -> None:
     board = Board("a").give(received("b", 40)).wait(600.0)
     assert board.engine.stage is Stage.JOINING and len(board.said("waiting")) == 120
-    board.give(PeerUp("b"))
+    board.give(NeighbourUp("b"))
     assert board.load().engine.down == {"d"}
 
 
@@ -83,7 +83,7 @@ def test_a_board_that_comes_again_when_all_have_left_says_so_and_ends() -> None:
     assert isinstance(board.question, Failed) and board.engine.stage is Stage.FAILED
     assert board.question.reason == "a was started again when all its neighbours had left: the run is over"
     assert Board("a").give(*LEFT).engine.stage is Stage.JOINING  # one that comes for the first time waits
-    back = Board("a", restarted=True).give(LEFT[0], PeerUp("b"), PeerDown("b", "lost"), LEFT[1])
+    back = Board("a", restarted=True).give(LEFT[0], NeighbourUp("b"), NeighbourDown("b", "lost"), LEFT[1])
     assert back.engine.stage is Stage.JOINING  # b was here again, and may come back
 
 
@@ -126,7 +126,7 @@ def test_who_of_the_others_trains() -> None:
 def test_a_neighbour_that_sends_is_not_down_whatever_was_said_before() -> None:
     """A board that joins takes over a table in which both of its neighbours are dead, by a mistake
     that is being put right."""
-    board = Board("a", restarted=True).give(*STALE, received("b", 0), PeerUp("b"))
+    board = Board("a", restarted=True).give(*STALE, received("b", 0), NeighbourUp("b"))
     assert board.load().engine.down == {"d"}
     board = Board("a", restarted=True).give(*STALE, received("b", 0)).wait(9.9)
     assert board.engine.stage is Stage.JOINING
@@ -136,7 +136,7 @@ def test_a_neighbour_that_sends_is_not_down_whatever_was_said_before() -> None:
 
 def test_a_board_that_comes_again_does_not_wait_for_the_dead() -> None:
     """The others finished while it was starting; only one that came back as it did is there."""
-    board = Board("a", restarted=True).give(PeerDown("d", "we got no answer"), PeerUp("b"))
+    board = Board("a", restarted=True).give(NeighbourDown("d", "we got no answer"), NeighbourUp("b"))
     assert board.load().engine.down == {"d"}
 
 
@@ -156,11 +156,11 @@ def test_a_board_that_is_alone_in_its_run_starts_at_once() -> None:
 
 def test_who_is_missing_is_said_with_the_reason_and_what_becomes_of_it() -> None:
     status = PeerStatus(frozenset("bd"), restarted=True, patience=Patience(3.0))
-    status.note(PeerUp("d"), 100.0)
-    status.note(PeerDown("b", "we got no answer; 2 of 3 members are here"), 100.0)
+    status.note(NeighbourUp("d"), 100.0)
+    status.note(NeighbourDown("b", "we got no answer; 2 of 3 members are here"), 100.0)
     text = status.who_is_missing(frozenset(), 100.0)
     assert text == "waiting 1/2: missing b (down: we got no answer; 2 of 3 members are here)"
-    status.note(PeerDown("d", "lost d at 10.0.0.4:7700: connection refused; out of reach for 5 s"), 100.0)
+    status.note(NeighbourDown("d", "lost d at 10.0.0.4:7700: connection refused; out of reach for 5 s"), 100.0)
     assert not status.may_start(others_train=False, late=False, now_s=100.0)
     text = status.who_is_missing(frozenset(), 120.0)
     assert "d (last seen 20 s ago: at 10.0.0.4:7700: connection refused; out of reach for 5 s)" in text
@@ -201,24 +201,24 @@ def test_a_frame_larger_than_what_may_wait_is_kept_when_it_is_the_first() -> Non
 
 
 def test_what_comes_before_training_begins_is_bounded_however_small_the_frames() -> None:
-    board = Board("a", patience=Patience(3.0, pending_bytes=20_000)).give(PeerUp("b"))
+    board = Board("a", patience=Patience(3.0, pending_bytes=20_000)).give(NeighbourUp("b"))
     board.give(*[FrameReceived("b", b"x")] * 500, received("d", 0))
     assert len(board.engine.pending) == 9 + 1 and len(board.dropped()) == 491  # half of the room is d's
-    board.give(PeerUp("d")).load()
+    board.give(NeighbourUp("d")).load()
     assert [c.peer for c in board.closed()] == ["b"]  # the first one is looked at, and no frame; the rest is dropped
 
 
 def test_a_frame_that_is_none_does_not_make_a_board_late() -> None:
-    board = Board("a").give(PeerUp("b"), FrameReceived("b", model_frame(90)[:-60][:40])).wait(100.0)
+    board = Board("a").give(NeighbourUp("b"), FrameReceived("b", model_frame(90)[:-60][:40])).wait(100.0)
     assert board.engine.stage is Stage.JOINING
 
 
 # -- neighbours that train something else
 
 
-def unfit(peer: str, board: str = "a") -> PeerDown:
+def unfit(peer: str, board: str = "a") -> NeighbourDown:
     words = f"{board} and {peer} do not fit together: the target is 9 classes on {board} and 8 classes on {peer}"
-    return PeerDown(peer, words, disagrees=True)
+    return NeighbourDown(peer, words, disagrees=True)
 
 
 def test_a_neighbour_that_disagrees_is_named_and_not_waited_for() -> None:
@@ -226,7 +226,7 @@ def test_a_neighbour_that_disagrees_is_named_and_not_waited_for() -> None:
     assert board.engine.stage is Stage.JOINING  # b may still come
     assert board.said("disagrees") == [unfit("d").reason]
     assert "waiting 0/1: missing b" in board.wait(6.0).said("waiting")[0]
-    board.give(PeerUp("b"))
+    board.give(NeighbourUp("b"))
     assert isinstance(board.question, Load) and not board.said("peer-down")
     assert board.load().engine.down == {"d"}
 
@@ -241,7 +241,7 @@ def test_a_board_that_fits_no_neighbour_ends_and_says_why(restarted: bool, befor
 
 
 def test_one_that_turns_out_to_fit_nobody_while_it_loads_ends_before_its_first_round() -> None:
-    board = Board("a").give(PeerUp("b"), unfit("d"))
+    board = Board("a").give(NeighbourUp("b"), unfit("d"))
     assert isinstance(board.question, Load)
     board.question = None
     view, x = board.view, np.zeros(LAYOUT.size, np.float32)
@@ -271,7 +271,7 @@ def test_of_a_fleet_that_is_split_the_larger_part_goes_on_or_that_of_the_first_b
     for."""
     one = Board(board, topology="ring").give(*(unfit(peer, board) for peer in others))
     for peer in sorted(one.engine.config.neighbours - set(others)):
-        one.give(PeerUp(peer))
+        one.give(NeighbourUp(peer))
     nobody = one.engine.config.neighbours <= set(others)
     assert isinstance(one.question, Failed if ends or nobody else Load)
     if ends and not nobody:
@@ -293,29 +293,29 @@ def test_boards_that_did_fit_and_come_again_with_something_else_end_nobody() -> 
 
 
 def test_a_neighbour_that_disagreed_is_one_again_with_a_process_that_agrees() -> None:
-    board = Board("a").give(unfit("d"), PeerUp("d"), unfit("b"))
+    board = Board("a").give(unfit("d"), NeighbourUp("d"), unfit("b"))
     assert isinstance(board.question, Load)
     assert board.load().engine.down == {"b"}
 
 
 def test_what_is_left_of_its_process_before_does_not_bring_it_back() -> None:
-    board = Board("a").give(PeerUp("b"), unfit("b"), received("b", 0, 3.0), unfit("d"))
+    board = Board("a").give(NeighbourUp("b"), unfit("b"), received("b", 0, 3.0), unfit("d"))
     assert board.engine.stage is Stage.FAILED
 
 
 def test_a_board_that_comes_late_does_not_wait_for_one_that_disagrees() -> None:
-    board = Board("a", restarted=True).give(received("b", 50), unfit("d"), PeerUp("b"))
+    board = Board("a", restarted=True).give(received("b", 50), unfit("d"), NeighbourUp("b"))
     assert isinstance(board.question, Load) and board.said("disagrees")
 
 
 def test_where_some_have_left_and_the_others_disagree_the_run_is_over() -> None:
-    board = Board("a", restarted=True).give(PeerDown("b", "b left", left=True), unfit("d"))
+    board = Board("a", restarted=True).give(NeighbourDown("b", "b left", left=True), unfit("d"))
     assert isinstance(board.question, Failed) and "the run is over" in board.question.reason
 
 
 def test_one_that_comes_again_with_something_else_is_left_out_and_named() -> None:
-    board = Board("a").begin().give(PeerDown("d", "d was restarted"), unfit("d"))
+    board = Board("a").begin().give(NeighbourDown("d", "d was restarted"), unfit("d"))
     assert board.engine.down == {"d"} and board.said("disagrees") == [unfit("d").reason]
     assert board.said("peer-down") == ["d was restarted"]
-    board.give(PeerUp("d"))
+    board.give(NeighbourUp("d"))
     assert board.engine.down == frozenset() and board.said("peer-up") == ["d is back"]

@@ -12,7 +12,6 @@ from edgegossip import codecs, frame
 from edgegossip.codecs import auto
 from edgegossip.engine.events import (
     Accepted,
-    Adopted,
     Arrived,
     CaughtUp,
     Failed,
@@ -20,14 +19,15 @@ from edgegossip.engine.events import (
     FrameReceived,
     Loaded,
     MemberNews,
-    PeerDown,
-    PeerUp,
+    ModelAdopted,
+    NeighbourDown,
+    NeighbourUp,
     Poll,
     Polled,
     RoundEnded,
     Send,
-    SetTimer,
     Started,
+    StartTimer,
     Timer,
     Train,
 )
@@ -37,7 +37,7 @@ from edgegossip.gossip.base import Message
 from edgegossip.types import ConfigError, UsageError
 from tests.engine.boards import LAYOUT, ROUNDS, RUN_ID, Board, deliver, model_frame, received
 
-BD = (PeerUp("b"), PeerUp("d"))
+BD = (NeighbourUp("b"), NeighbourUp("d"))
 
 
 # -- rounds
@@ -49,7 +49,7 @@ def test_a_round_is_an_update_an_exchange_and_a_poll() -> None:
     board.update(1.0)
     assert board.engine.stage is Stage.EXCHANGING and board.engine.listens and not board.ended
     board.give(received("b", 0, 1.0), received("d", 0, 1.0))
-    kinds = [type(e) for e in board.effects[begun:] if not isinstance(e, SetTimer)]
+    kinds = [type(e) for e in board.effects[begun:] if not isinstance(e, StartTimer)]
     assert kinds[:2] == [Send, Send] and kinds.count(Accepted) == 2
     assert kinds[-3:] == [RoundEnded, Poll, Train]
     assert board.engine.stage is Stage.TRAINING and not board.engine.listens
@@ -114,11 +114,11 @@ def test_a_silent_neighbour_is_left_behind_after_the_deadline() -> None:
 
 
 def test_a_board_that_was_left_alone_polls_between_its_rounds_and_hears_that_a_neighbour_is_back() -> None:
-    board = Board("a").begin().give(PeerDown("b", "gone"), PeerDown("d", "d left", left=True))
+    board = Board("a").begin().give(NeighbourDown("b", "gone"), NeighbourDown("d", "d left", left=True))
     assert board.said("peer-down") == ["lost b: gone"] and board.said("peer-left") == ["d left"]
     board.update()
     assert [e for e in board.effects if isinstance(e, Poll)] == [Poll(1.0)] * 2 and board.engine.round == 1
-    board.give(PeerUp("b"))
+    board.give(NeighbourUp("b"))
     assert board.said("peer-up") == ["b is back"] and board.engine.down == {"d"}
     board.update()
     assert board.engine.stage is Stage.EXCHANGING
@@ -164,7 +164,7 @@ def test_a_frame_that_is_not_ours_is_refused_with_a_reason(changes: dict, reason
 
 
 def test_a_peer_that_was_refused_stays_down_though_news_of_it_come_later() -> None:
-    board = Board("a").begin().update().give(FrameReceived("b", b"no frame"), PeerUp("b"))
+    board = Board("a").begin().update().give(FrameReceived("b", b"no frame"), NeighbourUp("b"))
     assert board.engine.down == {"b"} and not board.said("peer-up")
 
 
@@ -183,7 +183,7 @@ def test_news_of_the_last_round_may_name_the_one_after_it_and_no_other() -> None
 
 def advanced(rounds: int, **params: int) -> Board:
     """b, who was alone for so many rounds: its model is one less than them, and a is down."""
-    b = Board("b", params=params).begin().give(PeerDown("a", "gone"), PeerDown("c", "gone"))
+    b = Board("b", params=params).begin().give(NeighbourDown("a", "gone"), NeighbourDown("c", "gone"))
     for _ in range(rounds):
         b.update(1.0)
     b.sent.clear()
@@ -192,14 +192,14 @@ def advanced(rounds: int, **params: int) -> Board:
 
 def test_a_newcomer_takes_over_a_neighbours_model_before_it_trains() -> None:
     b = advanced(30)
-    a = Board("a").give(PeerUp("b"), PeerDown("d", "gone", closed=True)).load()
+    a = Board("a").give(NeighbourUp("b"), NeighbourDown("d", "gone", closed=True)).load()
     assert isinstance(a.question, Train)  # nothing of b has come yet
-    a = Board("a").give(PeerUp("b"), received("b", 30, 7.0), PeerDown("d", "gone", closed=True)).load()
+    a = Board("a").give(NeighbourUp("b"), received("b", 30, 7.0), NeighbourDown("d", "gone", closed=True)).load()
     assert a.engine.stage is Stage.CATCHING_UP and a.question is None and len(a.engine.pending) == 1
-    b.give(PeerUp("a"))
+    b.give(NeighbourUp("a"))
     b.sent.clear()
     deliver(a, b)
-    adopted = [e for e in a.effects if isinstance(e, Adopted)]
+    adopted = [e for e in a.effects if isinstance(e, ModelAdopted)]
     assert [(e.node, e.round) for e in adopted] == [("b", 30)]
     assert a.said("adopted") == ["had been left behind: took over the model of b and goes on in round 30"]
     assert a.question == Train(a.engine.model, 30) and a.value == 30.0
@@ -208,7 +208,7 @@ def test_a_newcomer_takes_over_a_neighbours_model_before_it_trains() -> None:
 
 
 def test_a_newcomer_that_gets_no_model_trains_on_its_own_after_a_while() -> None:
-    a = Board("a").give(PeerUp("b"), received("b", 30), PeerDown("d", "gone", closed=True)).load().wait(4.9)
+    a = Board("a").give(NeighbourUp("b"), received("b", 30), NeighbourDown("d", "gone", closed=True)).load().wait(4.9)
     assert a.engine.stage is Stage.CATCHING_UP and not [e for e in a.effects if isinstance(e, CaughtUp)]
     a.wait(0.2)
     assert isinstance(a.question, Train) and a.question.round == 0 and not a.engine.pending
@@ -250,7 +250,7 @@ def test_what_a_newcomer_holds_back_of_a_neighbour_is_bounded() -> None:
 
 def come_again(remote: RemoteMembers | None) -> Board:
     """a, with an empty disk, when both of its neighbours have been dead for long."""
-    a = Board("a", restarted=True, remote=remote).give(PeerDown("b", "dead"), PeerDown("d", "dead"))
+    a = Board("a", restarted=True, remote=remote).give(NeighbourDown("b", "dead"), NeighbourDown("d", "dead"))
     return a.wait(130.0).load()
 
 
@@ -261,13 +261,13 @@ def test_a_board_with_nothing_and_nobody_in_reach_ends() -> None:
 
 
 def test_a_board_with_nothing_waits_a_while_for_a_neighbour_that_is_started_again() -> None:
-    a = Board("a", restarted=True).give(PeerUp("b"), PeerDown("d", "dead")).load().update()
-    a.give(PeerDown("b", "it was restarted"))
+    a = Board("a", restarted=True).give(NeighbourUp("b"), NeighbourDown("d", "dead")).load().update()
+    a.give(NeighbourDown("b", "it was restarted"))
     assert a.engine.stage is Stage.ALONE
     assert a.said("waiting")[-1].endswith("this board ends in 120 s if none comes back")
-    a.wait(100.0).give(PeerUp("b"))
+    a.wait(100.0).give(NeighbourUp("b"))
     assert isinstance(a.question, Train)
-    a.update().give(PeerDown("b", "it was restarted"))
+    a.update().give(NeighbourDown("b", "it was restarted"))
     assert a.engine.stage is Stage.ALONE  # the time runs anew
     a.wait(110.0)
     assert a.engine.stage is Stage.ALONE
@@ -276,8 +276,8 @@ def test_a_board_with_nothing_waits_a_while_for_a_neighbour_that_is_started_agai
 
 
 def test_a_board_with_nothing_ends_when_its_neighbours_left_on_purpose() -> None:
-    a = Board("a", restarted=True).give(PeerUp("b"), PeerDown("d", "d left", left=True)).load().update()
-    a.give(PeerDown("b", "b left", left=True))
+    a = Board("a", restarted=True).give(NeighbourUp("b"), NeighbourDown("d", "d left", left=True)).load().update()
+    a.give(NeighbourDown("b", "b left", left=True))
     assert isinstance(a.question, Failed)
 
 
@@ -285,14 +285,14 @@ def test_a_board_with_nothing_waits_for_a_neighbour_while_the_run_goes_on() -> N
     a = come_again(RemoteMembers({"c": True})).wait(11.0)
     text = "waiting for b, d, to take the model from one of them: the run goes on (c)"
     assert a.engine.stage is Stage.ALONE and a.said("waiting")[-3:] == [text] * 3
-    a.give(PeerUp("b"))
+    a.give(NeighbourUp("b"))
     assert Timer.ANNOUNCE not in a.timers and isinstance(a.question, Train)
-    a.update().give(received("b", 40), PeerDown("b", "dead again"))
+    a.update().give(received("b", 40), NeighbourDown("b", "dead again"))
     assert isinstance(a.question, Train)  # it has heard of the run
 
 
 def test_what_is_refused_is_nobodys_model() -> None:
-    a = come_again(RemoteMembers({"c": True})).give(PeerUp("b")).update()
+    a = come_again(RemoteMembers({"c": True})).give(NeighbourUp("b")).update()
     a.give(received("b", 0, run_id=b"x" * 16))
     assert a.closed() and a.engine.stage is Stage.ALONE
 
@@ -307,7 +307,7 @@ def test_a_board_with_nothing_ends_when_the_run_does() -> None:
 
 def test_a_board_that_was_alone_is_a_newcomer_again() -> None:
     a = come_again(RemoteMembers({"c": True})).wait(6.0)  # longer than a newcomer catches up
-    a.give(PeerUp("b"))
+    a.give(NeighbourUp("b"))
     assert isinstance(a.question, Train) and Timer.CATCH_UP in a.timers
     a.give(received("b", 40))
     assert len(a.engine.pending) == 1
@@ -315,7 +315,7 @@ def test_a_board_that_was_alone_is_a_newcomer_again() -> None:
 
 def test_a_board_that_has_a_checkpoint_trains_alone() -> None:
     first = Board("a").begin().update().give(received("b", 0), received("d", 0))
-    a = Board("a", restarted=True).give(PeerDown("b", "dead"), PeerDown("d", "dead")).wait(130.0)
+    a = Board("a", restarted=True).give(NeighbourDown("b", "dead"), NeighbourDown("d", "dead")).wait(130.0)
     a.load(state=first.checkpoints[-1])
     assert isinstance(a.question, Train)
 
@@ -330,7 +330,7 @@ def pairwise(name: str, **fields: object) -> Board:
 def test_an_asynchronous_board_takes_frames_in_while_it_computes() -> None:
     a, b = pairwise("a").begin(0.0), pairwise("b").begin(4.0)
     for board in (a, b):
-        board.give(PeerDown("c", "gone"), PeerDown("d", "gone"))
+        board.give(NeighbourDown("c", "gone"), NeighbourDown("d", "gone"))
     deliver(a, b)
     assert a.engine.listens and isinstance(a.question, Train)
     given = a.question.model.copy()
@@ -346,16 +346,16 @@ def on_its_own_since(rounds: int) -> Board:
     """b, which has done so many rounds with c, and whom only a is left of all."""
     b, c = (pairwise(name, params={"max_ahead": 2}).begin() for name in "bc")
     for board in (b, c):
-        board.give(PeerDown("a", "gone"), PeerDown("d", "gone"))
+        board.give(NeighbourDown("a", "gone"), NeighbourDown("d", "gone"))
     while b.engine.round < rounds:
         b.update(1.0)
         deliver(b, c)
-    return b.give(PeerDown("c", "gone"), PeerUp("a"))
+    return b.give(NeighbourDown("c", "gone"), NeighbourUp("a"))
 
 
 def test_an_update_of_a_model_that_was_given_up_is_computed_anew() -> None:
     b = on_its_own_since(8)
-    a = pairwise("a", params={"max_ahead": 2}).begin().give(PeerDown("c", "gone"), PeerDown("d", "gone"))
+    a = pairwise("a", params={"max_ahead": 2}).begin().give(NeighbourDown("c", "gone"), NeighbourDown("d", "gone"))
     assert isinstance(a.question, Train) and a.question.round == 0
     b.update()
     deliver(a, b)
@@ -368,7 +368,7 @@ def test_an_update_of_a_model_that_was_given_up_is_computed_anew() -> None:
 def test_a_restarted_board_without_a_checkpoint_waits_for_the_model_that_a_peer_leads_it_to() -> None:
     b = on_its_own_since(8)
     a = pairwise("a", params={"max_ahead": 2}, restarted=True).begin()
-    a.give(PeerDown("c", "gone"), PeerDown("d", "gone"))
+    a.give(NeighbourDown("c", "gone"), NeighbourDown("d", "gone"))
     assert a.engine.stage is Stage.CATCHING_UP and a.engine.listens
     b.update()
     deliver(a, b)
@@ -379,7 +379,7 @@ def test_a_restarted_board_without_a_checkpoint_waits_for_the_model_that_a_peer_
 def test_a_restarted_board_whose_peers_are_no_further_trains_when_they_say_so() -> None:
     a, b = pairwise("a", restarted=True).begin(0.0), pairwise("b").begin(4.0)
     for board in (a, b):
-        board.give(PeerDown("c", "gone"), PeerDown("d", "gone"))
+        board.give(NeighbourDown("c", "gone"), NeighbourDown("d", "gone"))
     assert a.engine.stage is Stage.CATCHING_UP
     b.update()
     deliver(a, b)
@@ -397,7 +397,7 @@ def test_a_restarted_board_that_nobody_answers_trains_on_its_own_after_a_while()
 
 def test_an_update_that_ends_while_a_peer_leads_to_its_model_is_not_used() -> None:
     b = on_its_own_since(8)
-    a = pairwise("a", params={"max_ahead": 2}).begin().give(PeerDown("c", "gone"), PeerDown("d", "gone"))
+    a = pairwise("a", params={"max_ahead": 2}).begin().give(NeighbourDown("c", "gone"), NeighbourDown("d", "gone"))
     b.update()
     request = b.sent.popleft()
     a.give(FrameReceived("b", b"".join(frame.build(request.frame))))  # its answer asks for b's model
@@ -410,7 +410,7 @@ def test_an_update_that_ends_while_a_peer_leads_to_its_model_is_not_used() -> No
 def test_no_peer_leads_a_board_beyond_the_last_round() -> None:
     """What it would send from there on everybody else would refuse, and it with that."""
     for round, taken in ((ROUNDS - 1, True), (ROUNDS, False)):
-        a = pairwise("a").begin().give(PeerDown("c", "gone"), PeerDown("d", "gone")).update()
+        a = pairwise("a").begin().give(NeighbourDown("c", "gone"), NeighbourDown("d", "gone")).update()
         request = a.sent.popleft().frame
         aux = {frame.Aux.SESSION: request.aux[frame.Aux.SESSION], frame.Aux.ANSWER: 1}
         a.update()  # this round waits for the answer
@@ -441,9 +441,9 @@ def test_after_the_last_round_a_board_has_finished_and_still_answers() -> None:
 def test_a_board_that_takes_over_the_final_model_has_no_round_to_play() -> None:
     b = advanced(12)
     b.engine.rounds = 12
-    a = Board("a", rounds=12).give(PeerUp("b"), received("b", 11), PeerDown("d", "gone", closed=True)).load()
+    a = Board("a", rounds=12).give(NeighbourUp("b"), received("b", 11), NeighbourDown("d", "gone", closed=True)).load()
     assert a.engine.stage is Stage.CATCHING_UP
-    b.give(PeerUp("a"))
+    b.give(NeighbourUp("a"))
     b.sent.clear()
     deliver(a, b)
     assert a.engine.round == 12 and isinstance(a.question, Finished) and not a.ended and a.value == 12.0
@@ -515,6 +515,6 @@ def test_a_board_that_was_killed_goes_on_after_the_last_round_that_it_ended() ->
     a, b = overlapping("a").begin(), overlapping("b").begin()
     deliver(a, b)
     a.update(4.0)
-    again = overlapping("a", restarted=True).give(PeerUp("b"))
+    again = overlapping("a", restarted=True).give(NeighbourUp("b"))
     again.load(state=a.checkpoints[-1])
     assert isinstance(again.question, Train) and again.question.round == 1 and again.value == 4.0

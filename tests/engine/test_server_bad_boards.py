@@ -11,7 +11,7 @@ import pytest
 
 from edgegossip import frame as wire
 from edgegossip.engine.plausible import Reputation
-from edgegossip.engine.server_events import Result
+from edgegossip.engine.server_events import BoardAnswer
 from edgegossip.frame import Aux
 from edgegossip.types import DecodeError, Metrics, NodeId
 from tests.engine import toy
@@ -72,7 +72,7 @@ def test_a_claimed_loss_is_not_the_curve(loss: float, boards: int) -> None:
     ],
 )
 def test_an_evaluation_that_cannot_be_is_not_the_curve(lied: Metrics | DecodeError, reason: str) -> None:
-    def lie(result: Result) -> Result:
+    def lie(result: BoardAnswer) -> BoardAnswer:
         return result if result.evaluation is None else replace(result, evaluation=lied)
 
     run = Run(rounds=6)
@@ -211,7 +211,7 @@ def test_a_board_that_answers_with_an_error_costs_its_round_only() -> None:
     run = Run(downlink="fp16", rounds=6)
     run.boards[1].ghost = frozenset()
 
-    def forget(result: Result) -> Result:
+    def forget(result: BoardAnswer) -> BoardAnswer:
         run.boards[1].begin()  # it holds no model any more, and does not say so
         return result
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgegossip.engine.server_events import Ask, Effect, Evaluate, Hello, ProcessEnded, Question, Result, Stop
+from edgegossip.engine.server_events import Ask, BoardAnswer, Effect, Evaluate, Hello, ProcessEnded, Question, Stop
 from edgegossip.types import DecodeError, Metrics, PeerError, RunError, Vec
 from tests.engine.fleet import FINAL, Run, garbage
 
@@ -218,7 +218,7 @@ def test_a_run_that_is_stopped_tells_its_boards_and_fails_with_nothing() -> None
 
 
 def test_the_final_evaluation_goes_on_to_the_next_board_where_one_cannot() -> None:
-    def fail(result: Result) -> Result:
+    def fail(result: BoardAnswer) -> BoardAnswer:
         raise PeerError("no test data here")
 
     run = Run(boards=5, rounds=2, every=2)
@@ -307,7 +307,7 @@ def test_profiles_come_with_later_answers_and_make_records_of_boards() -> None:
 
 
 def test_a_late_answer_that_is_an_error_or_a_lie_is_logged_and_harms_nothing() -> None:
-    def fail(result: Result) -> Result:
+    def fail(result: BoardAnswer) -> BoardAnswer:
         raise PeerError("out of memory")
 
     run = Run(boards=4, rounds=40, every=3, quorum=3)

@@ -64,7 +64,7 @@ def test_weights_in_the_file_are_the_int8_values_of_the_kernels(tmp_path: Path):
 
 
 def test_ranges_span_all_samples():
-    seen = qdq.Range()
+    seen = qdq.TensorRange()
     seen.see(torch.tensor([[0.0, 2.0], [-1.0, 4.0]]))
     seen.see(torch.tensor([[-2.0, 0.0]]))
     assert (seen.low, seen.high) == pytest.approx((-2.0, 4.0), abs=0.02)

@@ -19,7 +19,7 @@ from edgegossip.checkpoint.format import from_bytes, to_bytes
 from edgegossip.engine.server_frames import Channel, Downlink
 from edgegossip.flower import NodeClient
 from edgegossip.flower.checkpoints import BoardCheckpointer
-from edgegossip.flower.client import Board
+from edgegossip.flower.client import BoardWorker
 from edgegossip.flower.connection import LinkError
 from edgegossip.flower.messages import (
     ASK,
@@ -41,8 +41,8 @@ RUN = b"r" * 16
 X = toy.Toy(0).initial(1)
 
 
-def _board() -> Board:
-    return Board("board-0", toy.Toy(1), Channel.of(toy.LAYOUT, RUN, codecs.get("co3")), codecs.get("fp32"))
+def _board() -> BoardWorker:
+    return BoardWorker("board-0", toy.Toy(1), Channel.of(toy.LAYOUT, RUN, codecs.get("co3")), codecs.get("fp32"))
 
 
 def _asked(round: int, x: Vec, correction: Vec | None = None) -> Message:
@@ -54,7 +54,7 @@ def _asked(round: int, x: Vec, correction: Vec | None = None) -> Message:
     return Message(frame_content(frame_array(frame, toy.LAYOUT)), dst_node_id=3, message_type="train")
 
 
-def _answer(board: Board, round: int, x: Vec = X) -> bytes:
+def _answer(board: BoardWorker, round: int, x: Vec = X) -> bytes:
     content: RecordDict = board.train(_asked(round, x), RoundClock())
     return frame_bytes(content)
 
@@ -76,7 +76,7 @@ class Staged(toy.Toy):
 
 
 def test_an_answer_given_again_took_no_training(in_run: int) -> None:
-    board = Board("board-0", Staged(1), Channel.of(toy.LAYOUT, RUN, codecs.get("co3")), codecs.get("fp32"))
+    board = BoardWorker("board-0", Staged(1), Channel.of(toy.LAYOUT, RUN, codecs.get("co3")), codecs.get("fp32"))
     _answer(board, 0)
     assert board.take_report()["time/forward_s"] == 0.5
     _answer(board, 0)
@@ -86,7 +86,7 @@ def test_an_answer_given_again_took_no_training(in_run: int) -> None:
 def test_what_was_sent_besides_a_round_s_update_is_told_once(in_run: int) -> None:
     sent = [1_000]
     channel = Channel.of(toy.LAYOUT, RUN, codecs.get("fp32"))
-    board = Board("board-0", toy.Toy(1), channel, codecs.get("fp32"), lambda: sent[0])
+    board = BoardWorker("board-0", toy.Toy(1), channel, codecs.get("fp32"), lambda: sent[0])
     for round, besides in enumerate((30, 500, 7)):
         _answer(board, round)
         sent[0] += 4 * toy.LAYOUT.size + besides
@@ -96,7 +96,7 @@ def test_what_was_sent_besides_a_round_s_update_is_told_once(in_run: int) -> Non
 def test_an_evaluation_is_recorded_in_the_round_in_which_it_was_asked_for(in_run: int, sink: Memory) -> None:
     fp32 = codecs.get("fp32")
     client = NodeClient("board-0", "127.0.0.1:1", lambda: toy.Toy(1), fp32, sink, own_test=True)
-    client._board = Board("board-0", toy.Toy(1), Channel.of(toy.LAYOUT, RUN, fp32), fp32)
+    client._board = BoardWorker("board-0", toy.Toy(1), Channel.of(toy.LAYOUT, RUN, fp32), fp32)
     for round in range(4):
         question = _asked(round, X)
         if round == 1:
@@ -125,10 +125,10 @@ def test_an_answer_belongs_to_the_correction_as_well_as_to_the_model(in_run: int
     """Also in another process, which needs nothing but what comes down."""
     one = np.linspace(-1.0, 1.0, toy.LAYOUT.size, dtype=np.float32)
 
-    def new() -> Board:
-        return Board("board-0", Corrected(1), Channel.of(toy.LAYOUT, RUN, codecs.get("fp16")), codecs.get("fp32"))
+    def new() -> BoardWorker:
+        return BoardWorker("board-0", Corrected(1), Channel.of(toy.LAYOUT, RUN, codecs.get("fp16")), codecs.get("fp32"))
 
-    def answer(board: Board, round: int, correction: Vec = one) -> bytes:
+    def answer(board: BoardWorker, round: int, correction: Vec = one) -> bytes:
         return bytes(frame_bytes(board.train(_asked(round, X, correction), RoundClock())))
 
     board, again = new(), new()
@@ -141,7 +141,7 @@ def test_an_answer_belongs_to_the_correction_as_well_as_to_the_model(in_run: int
 
 
 def test_a_snapshot_of_another_codec_is_refused() -> None:
-    other = Board("board-0", toy.Toy(1), Channel.of(toy.LAYOUT, RUN, codecs.get("fp16")), codecs.get("fp32"))
+    other = BoardWorker("board-0", toy.Toy(1), Channel.of(toy.LAYOUT, RUN, codecs.get("fp16")), codecs.get("fp32"))
     with pytest.raises(UsageError):
         _board().restore(other.snapshot())
 
@@ -226,7 +226,7 @@ def test_a_board_begins_anew_in_another_run_of_the_same_recipe_whatever_its_roun
     def client() -> NodeClient:
         return NodeClient("board-0", "127.0.0.1:1", make_workload, codec, sink, make_checkpointer=checkpointer)
 
-    def hello(board: NodeClient, instance: str, round: int) -> Board:
+    def hello(board: NodeClient, instance: str, round: int) -> BoardWorker:
         hello = RunDescription(
             RUN, toy.LAYOUT.hash, "co3", codec.wire_id, codec.wire_params(), 9, down.wire_id, down.wire_params(), round
         )
@@ -273,7 +273,7 @@ RNG = np.random.default_rng(3)
 @pytest.mark.parametrize("consumable", [False, True])
 def test_what_a_codec_loses_is_measured_in_the_memory_of_the_change(consumable: bool, in_run: int) -> None:
     codec, workload = codecs.get("minmax8"), Large(consumable)
-    board = Board("board-0", workload, Channel.of(LARGE, RUN, codec), codecs.get("fp32"))
+    board = BoardWorker("board-0", workload, Channel.of(LARGE, RUN, codec), codecs.get("fp32"))
     down = Downlink(LARGE, RUN, codecs.get("fp32"))
     down.publish(np.zeros(LARGE.size, np.float32), 0)
     content = frame_content(opaque_array(b"".join(wire.build(down.whole(0))), LARGE.size))
@@ -368,7 +368,7 @@ def test_a_board_that_cannot_train_says_why_also_where_the_coordinator_is_away(i
 
     client = NodeClient("board-0", "127.0.0.1:1", lambda: toy.Toy(1), codecs.get("co3"), sink, patience_s=0.2)
     channel = Channel.of(toy.LAYOUT, RUN, codecs.get("co3"))
-    client._board = Board("board-0", Broken(1), channel, codecs.get("fp32"))
+    client._board = BoardWorker("board-0", Broken(1), channel, codecs.get("fp32"))
     client._link = SimpleNamespace(moved=0, fetch=lambda incoming: _asked(0, X), reply=away)  # type: ignore[assignment]
     with pytest.raises(UsageError, match="the training loss became nan"):
         client._handle(SimpleNamespace(contents={}))  # type: ignore[arg-type]
@@ -385,7 +385,7 @@ def test_a_board_with_the_codec_auto_sends_less_over_a_slow_way_up(in_run: int) 
             return LocalUpdate(noise.astype(np.float32), 0.1, 1.0, 1, 1)
 
     codec = codecs.get("auto", seconds=0.5)
-    board = Board("board-0", Learns(1), Channel.of(layout, RUN, codec), codecs.get("fp32"))
+    board = BoardWorker("board-0", Learns(1), Channel.of(layout, RUN, codec), codecs.get("fp32"))
     sizes, said, now_s = [], [], 0.0
     for round in range(30):
         down = Downlink(layout, RUN, codecs.get("fp32"))

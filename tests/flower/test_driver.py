@@ -17,7 +17,7 @@ from edgegossip.engine.server_frames import Channel
 from edgegossip.engine.server_records import Progress
 from edgegossip.flower import messages
 from edgegossip.flower._private.runtime import ErrorCode
-from edgegossip.flower.client import Board
+from edgegossip.flower.client import BoardWorker
 from edgegossip.flower.coordinator import Driver, Hooks, Stopped
 from edgegossip.telemetry.records import PARTS
 from edgegossip.telemetry.spans import RoundClock
@@ -44,7 +44,7 @@ class Boards:
     def __post_init__(self) -> None:
         codec, down = self.run.codec, self.run.downlink
         channel = Channel.of(toy.LAYOUT, RUN_ID, codec)
-        self._boards = {10 + k: Board(b.name, toy.Toy(k), channel, down) for k, b in enumerate(self.run.boards)}
+        self._boards = {10 + k: BoardWorker(b.name, toy.Toy(k), channel, down) for k, b in enumerate(self.run.boards)}
         self._ready: dict[str, Message] = {}
         self._numbers = itertools.count(1)
 

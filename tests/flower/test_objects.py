@@ -16,13 +16,13 @@ from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkStat
 from starlette.exceptions import HTTPException
 
 from edgegossip.flower._private import superlink
-from edgegossip.flower._private.objects import Board, ObjectsOnDisk, asking
+from edgegossip.flower._private.objects import BoardUsage, ObjectsOnDisk, asking
 
 MOST = 1000
 
 
 @contextmanager
-def asks(board: Board) -> Iterator[None]:
+def asks(board: BoardUsage) -> Iterator[None]:
     token = asking.set(board)
     try:
         yield
@@ -35,10 +35,10 @@ class Store:
 
     def __init__(self) -> None:
         self.objects, self.told = ObjectsOnDisk(verify=False), list[str]()
-        self.a, self.b = (Board(name, self.told.append) for name in "ab")
+        self.a, self.b = (BoardUsage(name, self.told.append) for name in "ab")
         self.a.most_bytes = self.b.most_bytes = MOST
 
-    def reply(self, board: Board, name: str, *parts: int, children: tuple[str, ...] = ()) -> bool:
+    def reply(self, board: BoardUsage, name: str, *parts: int, children: tuple[str, ...] = ()) -> bool:
         """Store a reply whose parts have so many bytes; return whether all of it was taken."""
         with asks(board):
             names = [f"{name}.{k}" for k in range(len(parts))]

@@ -18,7 +18,7 @@ from edgegossip.mesh.address import Address
 from edgegossip.mesh.base import Notice, PeerUp, Received, SendReceipt
 from edgegossip.mesh.congestion import MAX_BYTES
 from edgegossip.mesh.inbound import FrameAssembler, Refused, SenderState
-from edgegossip.mesh.outbound import Edge, FrameQueue, QueuedFrame
+from edgegossip.mesh.outbound import FrameQueue, OutgoingEdge, QueuedFrame
 from edgegossip.mesh.shelf import Shelf
 from edgegossip.mesh.wire import METHOD, ChunkView, chunk_message
 from edgegossip.types import PeerError
@@ -181,7 +181,7 @@ def test_another_process_goes_on_with_no_part_of_the_one_before():
             assert welcome.partial_received == partial_received
 
 
-class Tried(Edge):
+class Tried(OutgoingEdge):
     """An edge whose streams are scripted: each comes up, or does not, and ends after so long."""
 
     def __init__(self, script: list[tuple[bool, float]]) -> None:
@@ -244,7 +244,7 @@ def test_why_we_ended_a_connection_is_said_of_that_one_alone():
             yield SimpleNamespace(stream_stream=lambda _method: lambda: call, close=nothing)
 
         channels, drops = SimpleNamespace(check=nothing, open=open_channel), ["its certificate was revoked"]
-        edge = Edge("b", Address("127.0.0.1", 1), b"", QUICK, channels, lambda _event: None, None, None)
+        edge = OutgoingEdge("b", Address("127.0.0.1", 1), b"", QUICK, channels, lambda _event: None, None, None)
         for why in ("its certificate was revoked", "connection refused"):
             with pytest.raises(PeerError, match=why):
                 await edge._try_stream(0)

@@ -3,7 +3,7 @@ values and norms."""
 
 import numpy as np
 
-from edgegossip.native.quantise import Kind
+from edgegossip.native.quantise import LevelKind
 
 F32 = np.float32
 BLOCK = 65536
@@ -84,26 +84,26 @@ def per_value(q, scales, n):
 def products(q, x, scales):
     """|v| k, each operation in float32."""
     n = per_value(q, scales, len(x))
-    if q.kind is Kind.FP4:
+    if q.kind is LevelKind.FP4:
         return np.abs(x) * n
     before = np.where(n < 2.0**-60, F32(2.0**64), np.where(n > 2.0**60, F32(2.0**-64), F32(1)))
-    top = F32(q.levels) * F32(2.0 ** (32 - q.bits if q.bits > 8 else 24)) if q.kind is Kind.UNIFORM else F32(1)
+    top = F32(q.levels) * F32(2.0 ** (32 - q.bits if q.bits > 8 else 24)) if q.kind is LevelKind.UNIFORM else F32(1)
     k = np.where(n > 0, top / np.where(n > 0, n * before, F32(1)), F32(0)).astype(F32)
     return np.abs(x) * before * k
 
 
 def levels_of(q, x, scales, u):
     a = products(q, x, scales)
-    if q.kind is Kind.UNIFORM:
+    if q.kind is LevelKind.UNIFORM:
         shift = 32 - q.bits if q.bits > 8 else 24
         fixed = np.minimum(a, F32(q.levels) * F32(2.0**shift)).astype(np.int64)
         return fixed + (u >> np.uint32(32 - shift)) >> shift
     r = np.minimum(a, F32(1))
-    if q.kind is Kind.LOG2:
+    if q.kind is LevelKind.LOG2:
         t = r * F32(2.0**q.levels)
         y = np.maximum(F32(1) + t, t + t).view(np.uint32)
         return (y + (u >> np.uint32(9)) >> np.uint32(23)).astype(np.int64) - 127
-    if q.kind is Kind.LEVELS:
+    if q.kind is LevelKind.LEVELS:
         known = np.array(q.list, F32)
         j = np.searchsorted(known, r, side="right") - 1
         gaps = np.append(known[1:] - known[:-1], F32(1))
@@ -114,7 +114,7 @@ def levels_of(q, x, scales, u):
 
 
 def codes_of(q, x, scales, key, first=0):
-    if q.kind is Kind.SIGN:
+    if q.kind is LevelKind.SIGN:
         return (x < 0).astype(np.uint32)
     with np.errstate(all="ignore"):
         level = levels_of(q, x, scales, uniform32(key, first, len(x)))
@@ -129,14 +129,14 @@ def pack(q, codes):
 
 def values_of(q, codes, scales):
     n = per_value(q, scales, len(codes))
-    if q.kind is Kind.SIGN:
+    if q.kind is LevelKind.SIGN:
         return np.where(codes == 1, -n, n).astype(F32)
     level = codes & np.uint32(2 ** (q.bits - 1) - 1)
-    if q.kind is Kind.UNIFORM:
+    if q.kind is LevelKind.UNIFORM:
         value = level.astype(F32) / F32(q.levels) * n
-    elif q.kind is Kind.LOG2:
+    elif q.kind is LevelKind.LOG2:
         value = np.where(level == 0, 0, 2.0 ** (level.astype(float) - 1 - q.levels)).astype(F32) * n
-    elif q.kind is Kind.LEVELS:
+    elif q.kind is LevelKind.LEVELS:
         value = np.array(q.list, F32)[level] * n
     else:
         with np.errstate(all="ignore"):

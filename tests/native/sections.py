@@ -8,30 +8,30 @@ import numpy as np
 from edgegossip.codecs.co3 import STATIC_TABLES
 from edgegossip.codecs.levels import geometric_levels
 from edgegossip.native import coding, quantise
-from edgegossip.native.quantise import Kind, Quantiser
+from edgegossip.native.quantise import LevelKind, Quantiser
 
 KEY = 0x1234_5678_9ABC_DEF0
 CO3_TABLES = np.array([t.weights for t in STATIC_TABLES], np.uint8).reshape(-1)
-FP4 = Quantiser(Kind.FP4, 4)
-SIGN = Quantiser(Kind.SIGN, 1)
-TERNARY = Quantiser(Kind.UNIFORM, 2, 1)
+FP4 = Quantiser(LevelKind.FP4, 4)
+SIGN = Quantiser(LevelKind.SIGN, 1)
+TERNARY = Quantiser(LevelKind.UNIFORM, 2, 1)
 CHOICES: tuple[coding.Choice, ...] = ("raw", "huffman", "elias", "auto")
 
 
 def uniform(bits, bucket=0):
-    return Quantiser(Kind.UNIFORM, bits, 2 ** (bits - 1) - 1, bucket)
+    return Quantiser(LevelKind.UNIFORM, bits, 2 ** (bits - 1) - 1, bucket)
 
 
 def log2(bits, bucket=0):
-    return Quantiser(Kind.LOG2, bits, 2 ** (bits - 1) - 2, bucket)
+    return Quantiser(LevelKind.LOG2, bits, 2 ** (bits - 1) - 2, bucket)
 
 
 def geometric(bits, bucket=0):
-    return Quantiser(Kind.LEVELS, bits, 0, bucket, tuple(geometric_levels(2 ** (bits - 1) - 2, 0.9).tolist()))
+    return Quantiser(LevelKind.LEVELS, bits, 0, bucket, tuple(geometric_levels(2 ** (bits - 1) - 2, 0.9).tolist()))
 
 
 def largest_level(q):
-    return {Kind.UNIFORM: q.levels, Kind.LOG2: q.levels + 1, Kind.FP4: 5, Kind.SIGN: 0}.get(
+    return {LevelKind.UNIFORM: q.levels, LevelKind.LOG2: q.levels + 1, LevelKind.FP4: 5, LevelKind.SIGN: 0}.get(
         q.kind, len(q.list or ()) - 1
     )
 
@@ -52,14 +52,14 @@ def exact(q, levels, signs):
     """x and scales that are quantised to these levels, int[n], and signs, bool[n], for every
     key."""
     n = len(levels)
-    scales = np.full(q.scale_count(n), q.levels if q.kind is Kind.UNIFORM else 1, np.float32)
-    if q.kind is Kind.UNIFORM and q.bucket and q.levels > 511:  # a scale of so many bits does not travel
+    scales = np.full(q.scale_count(n), q.levels if q.kind is LevelKind.UNIFORM else 1, np.float32)
+    if q.kind is LevelKind.UNIFORM and q.bucket and q.levels > 511:  # a scale of so many bits does not travel
         sizes, scales = far_from_short(q, levels)
-    elif q.kind is Kind.UNIFORM:
+    elif q.kind is LevelKind.UNIFORM:
         sizes = levels.astype(np.float32)
-    elif q.kind is Kind.LOG2:
+    elif q.kind is LevelKind.LOG2:
         sizes = np.where(levels > 0, 2.0 ** (levels - 1.0 - q.levels), 0).astype(np.float32)
-    elif q.kind is Kind.SIGN:
+    elif q.kind is LevelKind.SIGN:
         sizes = np.ones(n, np.float32)
     else:
         sizes = np.array(q.list or (0, 0.5, 1, 1.5, 2, 3), np.float32)[levels]
@@ -80,7 +80,7 @@ def far_from_short(q, levels):
 
 
 def codes_of(q, levels, signs):
-    if q.kind is Kind.SIGN:
+    if q.kind is LevelKind.SIGN:
         return signs.astype(np.uint16)
     return (levels + np.where(signs & (levels > 0), 1 << q.bits - 1, 0)).astype(np.uint16)
 

@@ -62,7 +62,7 @@ def check(q, n, density, choice, seed, norms):
     assert len(body) <= coding.bound(n, q, choice)
     assert choice == "elias" or len(body) <= raw_size(q, n)
     expected = sections.values_of(q, x, scales)
-    if not norms and q.kind is not quantise.Kind.SIGN:
+    if not norms and q.kind is not quantise.LevelKind.SIGN:
         assert ((expected != 0) == (levels > 0)).all() and (np.signbit(expected) == (signs & (levels > 0))).all()
     assert decode(q, body, n) == len(body)
     out = np.full(n, np.nan, np.float32)
@@ -83,7 +83,7 @@ def check(q, n, density, choice, seed, norms):
     norms=st.booleans(),
 )
 def test_round_trip(q, n, density, choice, seed, norms):
-    check(q, n, density, choice, seed, norms and q.kind not in (quantise.Kind.FP4, quantise.Kind.SIGN))
+    check(q, n, density, choice, seed, norms and q.kind not in (quantise.LevelKind.FP4, quantise.LevelKind.SIGN))
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -102,7 +102,7 @@ def test_round_trip_over_several_blocks(q, n, choice):
 def test_same_bytes_on_every_instruction_set_and_for_any_number_of_threads(q, choice, n):
     for density in (0.003, 0.3):
         x, scales = exact(q, *sections.sparse_levels(q, n, density))
-        x += np.float32(0.004) * (q.kind is not quantise.Kind.SIGN)
+        x += np.float32(0.004) * (q.kind is not quantise.LevelKind.SIGN)
         body = encode(q, x, choice, scales, threads=1)
         out = np.empty(n, np.float32)
         assert decode(q, body, n, out, threads=1) == len(body)

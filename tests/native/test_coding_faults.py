@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgegossip.native import coding
-from edgegossip.native.quantise import Kind, Quantiser
+from edgegossip.native.quantise import LevelKind, Quantiser
 from tests.conformance.reference_coders import bits_to_bytes, low_first, tokens
 from tests.native import sections
 from tests.native.faults import BAD_CODE, BAD_CODER, BAD_PADDING, BAD_SCALE, BAD_STREAM, BAD_TABLE, ENDS_EARLY, survives
@@ -44,7 +44,7 @@ def two_tokens(largest, *wanted):
 
 TOKENS = two_tokens(7, 0x01, 0xF0)  # bit 0: a level of 1, then its sign; bit 1: 16 zeros
 SKIPS = [0xFF] * 4 + [0x3F]  # 38 of them: 608 values
-WIDE = Quantiser(Kind.UNIFORM, 10, 300, 0)
+WIDE = Quantiser(LevelKind.UNIFORM, 10, 300, 0)
 OCTAVES = two_tokens(300, 0x09, 0xF0)  # bit 0: a level of 256 to 511, its sign, its 8 low bits
 
 

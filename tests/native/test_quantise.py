@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgegossip.native import quantise as native_quantise
-from edgegossip.native.quantise import Kind, Quantiser
+from edgegossip.native.quantise import LevelKind, Quantiser
 from tests.native import reference_quantise as reference
 from tests.native.everywhere import ISAS, on_every_isa
 
@@ -18,19 +18,19 @@ CROWDED = tuple(
     for v in sorted({0, 1, 0.5, *(np.float32(0.5) + np.float32(k * 2.0**-24) for k in range(20)), 1e-30, 2e-30, 1e-40})
 )
 QUANTISERS = [
-    *(Quantiser(Kind.UNIFORM, bits, 2 ** (bits - 1) - 1, 512) for bits in range(2, 17)),
-    Quantiser(Kind.UNIFORM, 6, 17, 0),
-    Quantiser(Kind.UNIFORM, 2, 1, 0),
-    *(Quantiser(Kind.UNIFORM, 4, 5, bucket) for bucket in (8, 16, 64, 1024, 65536)),
-    *(Quantiser(Kind.LOG2, bits, 2 ** (bits - 1) - 2, 512) for bits in range(2, 9)),
-    *(Quantiser(Kind.LOG2, 4, 6, bucket) for bucket in (0, 8, 32, 8192)),
-    Quantiser(Kind.LEVELS, 8, 0, 512, GEOMETRIC),
-    Quantiser(Kind.LEVELS, 6, 0, 64, CROWDED),
-    Quantiser(Kind.LEVELS, 4, 0, 0, (0, 0.1, 0.25, 0.3, 1)),
-    Quantiser(Kind.LEVELS, 4, 0, 512, (0, *(0.4**k for k in range(6, -1, -1)))),
-    Quantiser(Kind.LEVELS, 2, 0, 512, (0, 1)),
-    Quantiser(Kind.FP4, 4),
-    Quantiser(Kind.SIGN, 1),
+    *(Quantiser(LevelKind.UNIFORM, bits, 2 ** (bits - 1) - 1, 512) for bits in range(2, 17)),
+    Quantiser(LevelKind.UNIFORM, 6, 17, 0),
+    Quantiser(LevelKind.UNIFORM, 2, 1, 0),
+    *(Quantiser(LevelKind.UNIFORM, 4, 5, bucket) for bucket in (8, 16, 64, 1024, 65536)),
+    *(Quantiser(LevelKind.LOG2, bits, 2 ** (bits - 1) - 2, 512) for bits in range(2, 9)),
+    *(Quantiser(LevelKind.LOG2, 4, 6, bucket) for bucket in (0, 8, 32, 8192)),
+    Quantiser(LevelKind.LEVELS, 8, 0, 512, GEOMETRIC),
+    Quantiser(LevelKind.LEVELS, 6, 0, 64, CROWDED),
+    Quantiser(LevelKind.LEVELS, 4, 0, 0, (0, 0.1, 0.25, 0.3, 1)),
+    Quantiser(LevelKind.LEVELS, 4, 0, 512, (0, *(0.4**k for k in range(6, -1, -1)))),
+    Quantiser(LevelKind.LEVELS, 2, 0, 512, (0, 1)),
+    Quantiser(LevelKind.FP4, 4),
+    Quantiser(LevelKind.SIGN, 1),
 ]
 
 
@@ -42,7 +42,7 @@ def name_of(q):
 
 
 def scales_of(q, x, linf=False):
-    if q.kind is Kind.FP4 and len(x):
+    if q.kind is LevelKind.FP4 and len(x):
         return np.array([1.7], np.float32) / max(np.abs(x).mean(dtype=np.float64).astype(np.float32), np.float32(1e-37))
     return reference.norms(x, q.bucket, linf)
 
@@ -99,7 +99,7 @@ def test_extreme_values(q):
         for linf in (False, True):
             scales = scales_of(q, x, linf)
             check_exact(q, x, scales)
-        if q.kind is not Kind.FP4:
+        if q.kind is not LevelKind.FP4:
             check_exact(q, x, np.minimum(scales, np.float32(1e-3)))  # clipped
 
 
@@ -154,7 +154,7 @@ def test_norm_is_clamped_to_the_largest_float(isa):
 @on_every_isa
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_noticed(isa, bad):
-    q = Quantiser(Kind.LOG2, 4, 6, 512)
+    q = Quantiser(LevelKind.LOG2, 4, 6, 512)
     for at in (0, 33, 511, 512, 4096, 9998, 9999):
         x = gradient(10_000)
         assert native_quantise.quantise_with_norms(q, x, KEY, isa=isa) is not None
@@ -215,12 +215,15 @@ def test_a_tensor_may_be_cut(q):
         if not q.bucket or len(x[i : i + step]) == step
     ]
     assert whole.startswith(b"".join(p.tobytes() for p in parts))
-    assert native_quantise.quantise(q, x, scales, KEY + 1).tobytes() != whole or q.kind in (Kind.FP4, Kind.SIGN)
+    assert native_quantise.quantise(q, x, scales, KEY + 1).tobytes() != whole or q.kind in (
+        LevelKind.FP4,
+        LevelKind.SIGN,
+    )
 
 
 @on_every_isa
 def test_alignment_and_what_lies_around(isa):
-    for q in (QUANTISERS[2], QUANTISERS[10], Quantiser(Kind.LOG2, 4, 6, 512), Quantiser(Kind.SIGN, 1)):
+    for q in (QUANTISERS[2], QUANTISERS[10], Quantiser(LevelKind.LOG2, 4, 6, 512), Quantiser(LevelKind.SIGN, 1)):
         room, raw = gradient(1200), np.full(4000, 0xAA, np.uint8)
         for shift in (0, 1, 3, 5):
             x = room[shift : shift + 1001]
@@ -236,13 +239,18 @@ def test_alignment_and_what_lies_around(isa):
 
 
 @on_every_isa
-@pytest.mark.parametrize("q", [q for q in QUANTISERS if q.kind is not Kind.SIGN], ids=name_of)
+@pytest.mark.parametrize("q", [q for q in QUANTISERS if q.kind is not LevelKind.SIGN], ids=name_of)
 def test_codes_of_nobody_are_refused(isa, q):
     x = gradient(n := 601)
     scales = scales_of(q, x)
     codes = reference.codes_of(q, x, scales, KEY)
     sign = 2 ** (q.bits - 1)
-    top = {Kind.UNIFORM: q.levels, Kind.LOG2: q.levels + 1, Kind.LEVELS: len(q.list or ()) - 1, Kind.FP4: 5}[q.kind]
+    top = {
+        LevelKind.UNIFORM: q.levels,
+        LevelKind.LOG2: q.levels + 1,
+        LevelKind.LEVELS: len(q.list or ()) - 1,
+        LevelKind.FP4: 5,
+    }[q.kind]
     width = next(w for w in (1, 2, 4, 8, 16) if w >= q.bits)
     wrong = {sign, *range(top + 1, min(sign, top + 3)), *range(sign + top + 1, min(2**width, sign + top + 3))}
     out = np.empty(n, np.float32)
@@ -256,22 +264,22 @@ def test_codes_of_nobody_are_refused(isa, q):
 @pytest.mark.parametrize(
     ("q", "message"),
     [
-        (Quantiser(Kind.UNIFORM, 17, 1), "bits must be 2 to 16"),
-        (Quantiser(Kind.UNIFORM, 4, 8), "levels must be 1 to"),
-        (Quantiser(Kind.UNIFORM, 4, 0), "levels must be 1 to"),
-        (Quantiser(Kind.LOG2, 9, 6), "bits must be 2 to 8"),
-        (Quantiser(Kind.LOG2, 4, 7), "levels must be 0 to"),
-        (Quantiser(Kind.LEVELS, 9, 0, 0, (0, 1)), "bits must be 2 to 8"),
-        (Quantiser(Kind.LEVELS, 4), "the list must have 2 to"),
-        (Quantiser(Kind.LEVELS, 2, 0, 0, (0, 0.5, 1)), "the list must have 2 to"),
-        (Quantiser(Kind.LEVELS, 4, 0, 0, (0.1, 1)), "start at 0 and end at 1"),
-        (Quantiser(Kind.LEVELS, 4, 0, 0, (0, 0.5, 0.5, 1)), "must increase"),
-        (Quantiser(Kind.LEVELS, 4, 0, 0, (0, float("nan"), 1)), "must increase"),
-        (Quantiser(Kind.FP4, 5), "bits must be 4"),
-        (Quantiser(Kind.FP4, 4, 0, 512), "bucket must be 0"),
-        (Quantiser(Kind.SIGN, 2), "bits must be 1"),
-        (Quantiser(Kind.SIGN, 1, 0, 24), "bucket must be 0 or a power of two"),
-        (Quantiser(Kind.SIGN, 1, 0, 131072), "bucket must be 0 or a power of two"),
+        (Quantiser(LevelKind.UNIFORM, 17, 1), "bits must be 2 to 16"),
+        (Quantiser(LevelKind.UNIFORM, 4, 8), "levels must be 1 to"),
+        (Quantiser(LevelKind.UNIFORM, 4, 0), "levels must be 1 to"),
+        (Quantiser(LevelKind.LOG2, 9, 6), "bits must be 2 to 8"),
+        (Quantiser(LevelKind.LOG2, 4, 7), "levels must be 0 to"),
+        (Quantiser(LevelKind.LEVELS, 9, 0, 0, (0, 1)), "bits must be 2 to 8"),
+        (Quantiser(LevelKind.LEVELS, 4), "the list must have 2 to"),
+        (Quantiser(LevelKind.LEVELS, 2, 0, 0, (0, 0.5, 1)), "the list must have 2 to"),
+        (Quantiser(LevelKind.LEVELS, 4, 0, 0, (0.1, 1)), "start at 0 and end at 1"),
+        (Quantiser(LevelKind.LEVELS, 4, 0, 0, (0, 0.5, 0.5, 1)), "must increase"),
+        (Quantiser(LevelKind.LEVELS, 4, 0, 0, (0, float("nan"), 1)), "must increase"),
+        (Quantiser(LevelKind.FP4, 5), "bits must be 4"),
+        (Quantiser(LevelKind.FP4, 4, 0, 512), "bucket must be 0"),
+        (Quantiser(LevelKind.SIGN, 2), "bits must be 1"),
+        (Quantiser(LevelKind.SIGN, 1, 0, 24), "bucket must be 0 or a power of two"),
+        (Quantiser(LevelKind.SIGN, 1, 0, 131072), "bucket must be 0 or a power of two"),
     ],
 )
 def test_quantisers_that_cannot_be(q, message):
@@ -283,7 +291,7 @@ def test_quantisers_that_cannot_be(q, message):
 
 
 def test_wrong_arguments():
-    q, x = Quantiser(Kind.LOG2, 4, 6, 1024), gradient(2000)
+    q, x = Quantiser(LevelKind.LOG2, 4, 6, 1024), gradient(2000)
     with pytest.raises(ValueError, match="first must be a multiple of 1024"):
         native_quantise.quantise(q, x, np.ones(2, np.float32), KEY, 512)
     with pytest.raises(ValueError, match="scales must have 2 elements"):
@@ -291,7 +299,7 @@ def test_wrong_arguments():
     with pytest.raises(ValueError, match="symbols must have 1000 elements"):
         native_quantise.quantise(q, x, np.ones(2, np.float32), KEY, 0, bytearray(999))
     with pytest.raises(ValueError, match="norms of buckets need a bucket"):
-        native_quantise.quantise_with_norms(Quantiser(Kind.LOG2, 4, 6), x, KEY)
+        native_quantise.quantise_with_norms(Quantiser(LevelKind.LOG2, 4, 6), x, KEY)
     with pytest.raises(ValueError, match="bucket must be"):
         native_quantise.norms(x, 7)
     with pytest.raises(ValueError, match="first must not be below 0"):

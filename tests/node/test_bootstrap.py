@@ -18,7 +18,7 @@ from edgegossip import recipe as recipes
 from edgegossip.mesh.connections import Unreachable
 from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership.client import JoinAnswer, RefusedToJoin
-from edgegossip.mesh.membership.protocol import Entry as Row
+from edgegossip.mesh.membership.protocol import MemberEntry as Row
 from edgegossip.mesh.membership.protocol import Status
 from edgegossip.node import bootstrap
 from edgegossip.node.spec import make_topology

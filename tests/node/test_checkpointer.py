@@ -16,12 +16,12 @@ from edgegossip import frame
 from edgegossip import recipe as recipes
 from edgegossip.checkpoint.format import to_bytes
 from edgegossip.engine.events import (
-    Checkpoint,
     Effect,
     Event,
     FrameReceived,
+    KeepState,
     Loaded,
-    PeerUp,
+    NeighbourUp,
     Poll,
     Polled,
     Train,
@@ -96,7 +96,7 @@ class Board:
             self.checkpointer.close(LEAVE_S)
 
     def begin(self, restored: Restored | None) -> None:
-        self.give(*(PeerUp(peer) for peer in MEMBERS if peer != self.spec.name))
+        self.give(*(NeighbourUp(peer) for peer in MEMBERS if peer != self.spec.name))
         if restored is None:
             self.give(Loaded(self.view, self.workload.initial(0)))
         else:
@@ -115,7 +115,7 @@ class Board:
                     self.train.append(effect)
                 case Poll():
                     self.give(Polled())
-                case Checkpoint(state):
+                case KeepState(state):
                     self.kept.append(state)
 
     def step(self) -> None:

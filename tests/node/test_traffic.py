@@ -1,7 +1,7 @@
 """What went where, from receipts."""
 
 from edgegossip.mesh.base import SendReceipt
-from edgegossip.node.gossip_node import LINKS_EVERY_S, Traffic
+from edgegossip.node.gossip_node import LINKS_EVERY_S, NodeTraffic
 
 
 def receipt(frame_id, to, start_s, acknowledged_s):
@@ -9,7 +9,7 @@ def receipt(frame_id, to, start_s, acknowledged_s):
 
 
 def test_bytes_and_seconds_by_link_and_frames_that_overlap_count_once():
-    traffic = Traffic(values=25)
+    traffic = NodeTraffic(values=25)
     for frame_id in range(4):
         traffic.sent(frame_id, 100)
     traffic.acknowledged(receipt(0, "b", 1.0, 3.0))
@@ -24,7 +24,7 @@ def test_bytes_and_seconds_by_link_and_frames_that_overlap_count_once():
 
 
 def test_links_come_every_second_and_lose_nothing_between():
-    traffic, told = Traffic(values=25), 0
+    traffic, told = NodeTraffic(values=25), 0
     for frame_id in range(10):
         traffic.sent(frame_id, 100)
         traffic.acknowledged(receipt(frame_id, "b", 100 + frame_id / 4, 100.1 + frame_id / 4))

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from edgegossip.report.live import Live, LiveSink, line_output, progress_line
-from edgegossip.report.progress import Fleet
+from edgegossip.report.progress import FleetLines
 from edgegossip.telemetry.records import EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 
@@ -261,7 +261,7 @@ def test_the_display_goes_by_the_runs_own_score():
         ({}, ""),
         ({"accuracy": 0.5, "f1": 0.125}, "test accuracy 50.00 %"),
     ):
-        fleet = Fleet(["a", "b"], 5)
+        fleet = FleetLines(["a", "b"], 5)
         assert "accuracy" not in progress_line(fleet)  # nobody knows yet
         for name in ("a", "b"):
             fleet.update(_round(name, 0, **{"eval/loss": 1.0, **{f"eval/{k}": v for k, v in scores.items()}}))
@@ -271,7 +271,7 @@ def test_the_display_goes_by_the_runs_own_score():
 
 def test_the_score_is_the_coordinators_once_it_tells_one_and_rounds_are_the_boards():
     """It weighs by examples, and a summary goes by it. The training loss is the boards'."""
-    fleet = Fleet(["a", "b"], 5)
+    fleet = FleetLines(["a", "b"], 5)
     for name, score in (("a", 0.5), ("b", 1.0)):
         fleet.update(_round(name, 0, **{"eval/accuracy": score}))
     assert "accuracy 75.00 %" in progress_line(fleet)
@@ -308,14 +308,14 @@ def test_a_run_that_goes_on_does_not_begin_at_round_0(tmp_path):
 
 def test_bytes_of_a_server_run_count_once():
     """What a coordinator sends is what its boards receive."""
-    fleet = Fleet(["a", "b"], 5)
+    fleet = FleetLines(["a", "b"], 5)
     for name in ("a", "b", "coordinator"):
         fleet.update(_round(name, 0, **{"net/sent_bytes": 1000}))
     assert "sent 2.00 kB" in progress_line(fleet)
 
 
 def test_frames_stand_in_where_the_system_does_not_tell_what_sockets_sent():
-    fleet = Fleet(["a"], 4)
+    fleet = FleetLines(["a"], 4)
     frames = {"net/payload_bytes": 1000, "net/overhead_bytes": 20}
     for step in range(2):
         fleet.update(MetricsRecord("a", step, 0.0, {"train/loss": 0.5, **frames}))
@@ -326,7 +326,7 @@ def test_frames_stand_in_where_the_system_does_not_tell_what_sockets_sent():
 
 
 def test_in_how_many_rounds_a_model_was_unchanged_is_left_to_the_verdict():
-    fleet = Fleet(["a"], 4)
+    fleet = FleetLines(["a"], 4)
     first = EventRecord("a", 1.0, "unchanged", "in round 0 nothing of the model changed")
     assert (notice := fleet.event(first)) is not None and notice.alarm
     counts = {"rounds": 4, "unchanged": 1, "elsewhere": 0}
@@ -334,7 +334,7 @@ def test_in_how_many_rounds_a_model_was_unchanged_is_left_to_the_verdict():
 
 
 def test_the_run_ends_with_its_boards_and_not_with_a_look_at_their_models():
-    fleet = Fleet(["a"], 1)
+    fleet = FleetLines(["a"], 1)
     fleet.event(EventRecord("a", 2.0, "finished", "a finished"))
     fleet.event(EventRecord("a", 9.0, "compared", "a is like the others", {"distance": 0.0, "length": 1.0}))
     assert progress_line(fleet).startswith("2.00 s wall")

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from edgegossip.scale.devices import LinkProfile, load_device
 from edgegossip.scale.predict import (
     BoardWork,
-    Message,
     Network,
+    PredictedMessage,
     gossip_round,
     gossip_rounds,
     round_seconds,
@@ -21,7 +21,7 @@ SWITCH = LinkProfile(latency_s=0.0)
 
 
 def ring(n, size):
-    return lambda _: [Message(k, (k + d) % n, size) for k in range(n) for d in (1, -1)]
+    return lambda _: [PredictedMessage(k, (k + d) % n, size) for k in range(n) for d in (1, -1)]
 
 
 def test_flows_share_fairly_and_what_one_cannot_use_goes_to_the_others():
@@ -54,7 +54,9 @@ def test_equal_boards_on_a_shared_link_take_bytes_over_rate():
 
 def test_a_round_is_the_mean_of_whole_periods():
     works = [BoardWork(1.0, 0.0, 0.0, 8e6)] * 2  # 1 MB/s each way
-    parts = gossip_round(works, lambda r: [Message(k, 1 - k, (1 + r % 3) * 100_000) for k in (0, 1)], SWITCH, period=3)
+    parts = gossip_round(
+        works, lambda r: [PredictedMessage(k, 1 - k, (1 + r % 3) * 100_000) for k in (0, 1)], SWITCH, period=3
+    )
     assert round_seconds(parts) == pytest.approx(1.2, rel=1e-6)
 
 
@@ -69,7 +71,7 @@ def test_everybody_waits_for_the_slowest_in_the_end():
 def test_boards_that_do_not_always_take_equally_long_wait_for_the_slowest(boards):
     """Of everybody sending everybody nobody begins before the slowest has computed: the mean
     greatest of n normal values."""
-    everybody = [Message(a, b, 10) for a in range(boards) for b in range(boards) if a != b]
+    everybody = [PredictedMessage(a, b, 10) for a in range(boards) for b in range(boards) if a != b]
     works = [BoardWork(1.0, 0.0, 0.0, 1e9, spread=0.05)] * boards
     parts = gossip_round(works, lambda _: everybody, SWITCH)
     greatest = {2: 0.564, 7: 1.352, 18: 1.820}[boards]
@@ -116,4 +118,4 @@ def test_work_comes_from_the_profile():
 
 def test_a_message_to_nobody_is_refused():
     with pytest.raises(UsageError, match="not between two of 2 boards"):
-        gossip_rounds([BoardWork(0, 0, 0, 1e6)] * 2, lambda _: [Message(0, 2, 1)], SWITCH, 1)
+        gossip_rounds([BoardWork(0, 0, 0, 1e6)] * 2, lambda _: [PredictedMessage(0, 2, 1)], SWITCH, 1)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from edgegossip.recipe import Recipe, with_settings
-from edgegossip.studies.attack import Attack, Boards
-from edgegossip.studies.cases import Plan, make_cases, product
+from edgegossip.studies.attack import Attack, AttackedBoards
+from edgegossip.studies.cases import StudyPlan, make_cases, product
 from edgegossip.studies.run_case import DataSetCache, check, run_case
 from edgegossip.studies.summary import variants, write_plots
 from edgegossip.types import ConfigError, LocalUpdate
@@ -35,7 +35,7 @@ HONEST = ([1.0, 2.0], [3.0, 2.0], [5.0, 2.0])  # mean (3, 2), standard deviation
     ],
 )
 def test_a_liar_sends_what_its_attack_says(kind, scale, target):
-    boards = Boards([_Steps(step) for step in (*HONEST, [0.0, 0.0])], Attack(kind, 1, scale))
+    boards = AttackedBoards([_Steps(step) for step in (*HONEST, [0.0, 0.0])], Attack(kind, 1, scale))
     x = np.full(2, 10.0, np.float32)
     for k in range(boards.honest):
         np.testing.assert_array_equal(boards.local_update(k, x, 0).result().delta, HONEST[k])
@@ -46,7 +46,7 @@ def test_a_liar_sends_what_its_attack_says(kind, scale, target):
 
 
 def cases_of(base, *sweeps, **settings):
-    return make_cases(base, Plan(settings), product(sweeps))
+    return make_cases(base, StudyPlan(settings), product(sweeps))
 
 
 def test_a_case_without_liars_is_the_same_whatever_is_said_of_them(base):
@@ -89,7 +89,7 @@ def test_a_study_that_sweeps_attacks_runs_and_plots(base, tmp_path):
 
 
 def test_attacks_are_problems_and_have_panels_of_their_own():
-    cases = make_cases(Recipe(), Plan(), product([ATTACKS, ("gossip.algorithm", ["dpsgd", "choco-sgd"])]))
+    cases = make_cases(Recipe(), StudyPlan(), product([ATTACKS, ("gossip.algorithm", ["dpsgd", "choco-sgd"])]))
     found = [(v.panel, v.color, v.mark) for v in variants(cases, faked(cases))]
     assert found[:2] == [("", "dpsgd", ""), ("", "choco-sgd", "")]
     assert found[2:4] == [("sign-flip", "dpsgd", ""), ("sign-flip", "choco-sgd", "")]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from edgegossip.recipe import Recipe, load
-from edgegossip.studies.cases import Plan, files, make_cases, parse_seeds, parse_sweep, product, read_file
+from edgegossip.studies.cases import StudyPlan, files, make_cases, parse_seeds, parse_sweep, product, read_file
 from edgegossip.types import ConfigError
 
 
@@ -53,7 +53,7 @@ def test_a_key_cannot_be_swept_twice():
 
 def test_a_product_has_every_combination_and_the_first_seed_comes_first():
     points = product([("codec.name", ["fp32", "bf16"]), ("data.skew", [0.0, 0.9])])
-    cases = make_cases(Recipe(), Plan(), points, (4, 5))
+    cases = make_cases(Recipe(), StudyPlan(), points, (4, 5))
     assert [case.seed for case in cases] == [4] * 4 + [5] * 4
     assert [case.name for case in cases[:4]] == ["fp32, skew=0.0", "fp32, skew=0.9", "bf16, skew=0.0", "bf16, skew=0.9"]
     assert cases[1].recipe.data.skew == 0.9 and cases[1].recipe.codec.name == "fp32"
@@ -61,7 +61,7 @@ def test_a_product_has_every_combination_and_the_first_seed_comes_first():
 
 
 def test_a_study_without_sweeps_is_the_recipe_itself():
-    (case,) = make_cases(Recipe(), Plan())
+    (case,) = make_cases(Recipe(), StudyPlan())
     assert case.recipe == Recipe() and case.name == "the recipe as it is"
 
 
@@ -69,16 +69,16 @@ def test_a_wrong_key_names_the_nearest_and_the_case():
     with pytest.raises(
         ConfigError, match=r"unknown recipe key gossip\.algoritm; did you mean gossip\.algorithm\?.*case"
     ):
-        make_cases(Recipe(), Plan(), [{"gossip.algoritm": "dpsgd"}])
+        make_cases(Recipe(), StudyPlan(), [{"gossip.algoritm": "dpsgd"}])
 
 
 def test_what_only_one_machine_cares_for_does_not_change_a_cases_key():
-    (plain,) = make_cases(Recipe(), Plan())
+    (plain,) = make_cases(Recipe(), StudyPlan())
     for setting in ({"data.dir": "/x"}, {"run.threads": 3}, {"run.name": "y"}, {"network.port": 9}):
-        assert make_cases(Recipe(), Plan(setting))[0].key == plain.key
+        assert make_cases(Recipe(), StudyPlan(setting))[0].key == plain.key
     for setting in ({"data.skew": 0.5}, {"training.lr": 0.2}, {"run.seed": 7}, {"evaluation.every": 2}):
-        assert make_cases(Recipe(), Plan(), [setting])[0].settings == setting
-    assert make_cases(Recipe(), Plan(), [{"training.lr": 0.2}])[0].key != plain.key
+        assert make_cases(Recipe(), StudyPlan(), [setting])[0].settings == setting
+    assert make_cases(Recipe(), StudyPlan(), [{"training.lr": 0.2}])[0].key != plain.key
 
 
 FILE = """

@@ -11,8 +11,8 @@ from edgegossip import gossip, training
 from edgegossip.gossip.base import Adopted, RoundDone, Says, Send
 from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make_topology, make_view
 from edgegossip.recipe import run_id, with_settings
-from edgegossip.studies.cases import Plan, make_cases, product
-from edgegossip.studies.measure import Recorder, measure_rounds
+from edgegossip.studies.cases import StudyPlan, make_cases, product
+from edgegossip.studies.measure import ModelRecorder, measure_rounds
 from edgegossip.studies.run_case import DataSetCache, run_case
 from edgegossip.studies.virtual import VirtualFleet
 from edgegossip.types import LocalUpdate, Metrics, UsageError
@@ -25,11 +25,11 @@ def views_of(recipe, layout):
 
 def recorder_of(recipe):
     rounds = measure_rounds(recipe.run.rounds)
-    return Recorder(recipe.run.nodes, frozenset(), rounds, lambda x: Metrics(0.0, 1), lambda: 0)
+    return ModelRecorder(recipe.run.nodes, frozenset(), rounds, lambda x: Metrics(0.0, 1), lambda: 0)
 
 
 def result_of(recipe):
-    (case,) = make_cases(recipe, Plan())
+    (case,) = make_cases(recipe, StudyPlan())
     return run_case(case, DataSetCache())
 
 
@@ -59,7 +59,9 @@ def test_dpsgd_over_virtual_nodes_is_the_matrix_recursion(base):
 def test_a_study_sweeps_the_order_of_step_and_mixing(base):
     """From equal models, of one round: W (x + delta), where Lian's order has W x + delta."""
     base = with_settings(base, {"run.rounds": 1, "data.partition": "sorted"})
-    cases = make_cases(base, Plan(), product([("gossip.order", ["auto", "adapt-with-combine", "adapt-then-combine"])]))
+    cases = make_cases(
+        base, StudyPlan(), product([("gossip.order", ["auto", "adapt-with-combine", "adapt-then-combine"])])
+    )
     found = [run_case(case, DataSetCache()) for case in cases]
     apart = [r["consensus_distance"][-1][1] for r in found]
     assert 0 < apart[2] < apart[1] == apart[0]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from edgegossip.node.guard import Guard
 from edgegossip.recipe import GuardSection, Recipe, with_settings
-from edgegossip.studies.cases import Case, Plan, Variant, make_cases
+from edgegossip.studies.cases import StudyCase, StudyPlan, Variant, make_cases
 from edgegossip.studies.heat import CLEARS_C, HeatModel, HotBoard
 from edgegossip.studies.run_case import DataSetCache, run_case
 from edgegossip.studies.summary import cells, rows
@@ -147,11 +147,11 @@ def played() -> Played:
     return play
 
 
-def case_of(settings: dict[str, Any]) -> Case:
+def case_of(settings: dict[str, Any]) -> StudyCase:
     fleet = {"run.nodes": 4, "run.rounds": 46, "evaluation.every": 2, "model.params.hidden": [8]}
     fleet |= {"data.train_examples": 400, "data.test_examples": 100}
     fleet |= {"training.batch_size": 8, "training.local_steps": 4, "training.lr": 0.01}
-    (case,) = make_cases(with_settings(Recipe(), fleet), Plan(variants=(Variant(settings),)))
+    (case,) = make_cases(with_settings(Recipe(), fleet), StudyPlan(variants=(Variant(settings),)))
     return case
 
 

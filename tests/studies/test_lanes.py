@@ -7,7 +7,7 @@ import torch
 
 from edgegossip import training
 from edgegossip.recipe import with_settings
-from edgegossip.studies.cases import Plan, make_cases
+from edgegossip.studies.cases import StudyPlan, make_cases
 from edgegossip.studies.lanes import Lanes, lanes_of
 from edgegossip.studies.run_case import DataSetCache, run_case
 from edgegossip.training import models
@@ -17,7 +17,7 @@ CNN = {"model.name": "cnn", "model.params": {"channels": [4], "hidden": 8}}
 
 
 def figures_of(recipe, **more):
-    (case,) = make_cases(recipe, Plan(more))
+    (case,) = make_cases(recipe, StudyPlan(more))
     result = run_case(case, DataSetCache())
     kept = {key: value for key, value in result.items() if not key.endswith("seconds") and key != "recipe"}
     return kept, case.key

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip import recipe as recipes
-from edgegossip.studies.cases import Plan, Variant, make_cases
+from edgegossip.studies.cases import StudyPlan, Variant, make_cases
 from edgegossip.studies.link import LinkModel
 from edgegossip.studies.run_case import DataSetCache, run_case
 from edgegossip.types import ConfigError
@@ -48,7 +48,7 @@ def seconds_of_rounds(**settings: Any) -> list[float]:
     settings = {"codec.name": "auto", "run.nodes": 3, "evaluation.every": 1, "evaluation.examples": 20, **settings}
     settings |= {"gossip.deadline_s": 1000.0, "data.train_examples": 300, "link.compute_s": 0.05}
     recipe = recipes.load("quickstart-gossip")
-    (case,) = make_cases(recipe, Plan(variants=(Variant({"model.params.hidden": [400], **settings}),)))
+    (case,) = make_cases(recipe, StudyPlan(variants=(Variant({"model.params.hidden": [400], **settings}),)))
     result = run_case(case, DataSetCache())
     assert result["state"] == "done", result["reason"]
     at = [point["virtual_s"] for point in result["curve"]]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgegossip.recipe import Recipe
-from edgegossip.studies.cases import Plan, make_cases, product
+from edgegossip.studies.cases import StudyPlan, make_cases, product
 from edgegossip.studies.summary import MOST_PANELS, variants, write_plots
 from edgegossip.types import HostError
 from tests.drawn import drawn_texts
@@ -29,7 +29,7 @@ def looks(cases):
 
 def test_panels_are_problems_colours_are_algorithms_marks_are_the_rest():
     points = product([("data.skew", [0.0, 0.9]), ("run.mode", ["gossip", "server"]), ("codec.name", ["fp32", "bf16"])])
-    assert looks(make_cases(Recipe(), Plan(), points))[:3] == [
+    assert looks(make_cases(Recipe(), StudyPlan(), points))[:3] == [
         ("skew=0.0", "gossip", "fp32"),
         ("skew=0.0", "gossip", "bf16"),
         ("skew=0.0", "server", "fp32"),
@@ -39,25 +39,25 @@ def test_panels_are_problems_colours_are_algorithms_marks_are_the_rest():
 def test_what_another_key_determines_is_not_named():
     point = {"codec.name": "topk", "codec.params.ratio": 0.01, "gossip.params.eta": 0.01}
     other = {"codec.name": "topk", "codec.params.ratio": 0.1, "gossip.params.eta": 0.1}
-    found = looks(make_cases(Recipe(), Plan(), [point, other, {"codec.name": "fp32"}, {"codec.name": "bf16"}]))
+    found = looks(make_cases(Recipe(), StudyPlan(), [point, other, {"codec.name": "fp32"}, {"codec.name": "bf16"}]))
     assert [color for _, color, _ in found] == ["topk", "topk", "fp32", "bf16"]
     assert [mark for _, _, mark in found] == ["ratio=0.01", "ratio=0.1", "", ""]
 
 
 def test_a_table_whose_keys_are_named_is_not_named_as_well():
     points = [{"codec.name": "qsgd", "codec.params": {}, "codec.params.bits": bits} for bits in (2, 4)]
-    found = looks(make_cases(Recipe(), Plan(), [{"codec.name": "elasticl"}, *points]))
+    found = looks(make_cases(Recipe(), StudyPlan(), [{"codec.name": "elasticl"}, *points]))
     assert [mark for _, _, mark in found] == ["", "bits=2", "bits=4"]
 
 
 def test_too_many_problems_go_into_one_panel():
     skews = [k / 20 for k in range(MOST_PANELS + 1)]
-    found = looks(make_cases(Recipe(), Plan(), [{"data.skew": s} for s in skews]))
+    found = looks(make_cases(Recipe(), StudyPlan(), [{"data.skew": s} for s in skews]))
     assert {panel for panel, _, _ in found} == {""} and len({color for _, color, _ in found}) == len(skews)
 
 
 def test_points_are_means_over_the_seeds_that_did_not_fail():
-    cases = make_cases(Recipe(), Plan(), [{}], (1, 3, 5))
+    cases = make_cases(Recipe(), StudyPlan(), [{}], (1, 3, 5))
     results = faked(cases)
     results[cases[2].key]["state"] = "failed"
     (found,) = variants(cases, results)
@@ -72,7 +72,7 @@ def test_the_figures_are_drawn(tmp_path):
     from matplotlib.image import imread
 
     points = product([("data.skew", [0.0, 0.8]), ("codec.name", ["fp32", "bf16"])])
-    cases = make_cases(Recipe(), Plan(), points, (1, 2))
+    cases = make_cases(Recipe(), StudyPlan(), points, (1, 2))
     written = write_plots(tmp_path, cases, faked(cases))
     assert [path.name for path in written] == [
         "accuracy-bits.png",
@@ -87,7 +87,7 @@ def test_the_figures_are_drawn(tmp_path):
 
 def test_figures_without_data_are_left_out(tmp_path):
     pytest.importorskip("matplotlib", reason="an extra: pip install '.[report]'")
-    cases = make_cases(Recipe(), Plan(), [{}])
+    cases = make_cases(Recipe(), StudyPlan(), [{}])
     assert len(write_plots(tmp_path, cases, faked(cases, distances=()))) == 3
     assert write_plots(tmp_path, cases, faked(cases, state="failed")) == []
 

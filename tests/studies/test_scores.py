@@ -10,14 +10,14 @@ import pytest
 
 from edgegossip import recipe as recipes
 from edgegossip.studies import summary
-from edgegossip.studies.cases import Case
+from edgegossip.studies.cases import StudyCase
 
 BASE = recipes.load("quickstart-gossip")
 
 
-def case(codec: str, seed: int) -> Case:
+def case(codec: str, seed: int) -> StudyCase:
     settings = {"codec.name": codec}
-    return Case(settings, recipes.with_settings(BASE, {**settings, "run.seed": seed}), codec)
+    return StudyCase(settings, recipes.with_settings(BASE, {**settings, "run.seed": seed}), codec)
 
 
 def result(**scores: float) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from edgegossip.codecs.base import Ctx
 from edgegossip.engine.server_frames import frame_key
 from edgegossip.node.spec import default_members
 from edgegossip.recipe import run_id, with_settings
-from edgegossip.studies.cases import Plan, make_cases
-from edgegossip.studies.measure import Recorder
+from edgegossip.studies.cases import StudyPlan, make_cases
+from edgegossip.studies.measure import ModelRecorder
 from edgegossip.studies.run_case import DataSetCache, check, run_case
 from edgegossip.studies.server import VirtualServer
 from edgegossip.types import ConfigError, LocalUpdate, Metrics, UsageError
@@ -27,7 +27,7 @@ def test_it_is_fedavg_of_decoded_updates_by_hand(recipe):
     codec = codecs.get("ef-signsgd")
     members, run = default_members(4), run_id(recipe)
     server = VirtualServer(layout, run, codec, members, training.build_workloads(recipe), recipe.run.rounds)
-    server.play(x0, Recorder(4, frozenset(), frozenset(), lambda x: Metrics(0, 1), lambda: 0))
+    server.play(x0, ModelRecorder(4, frozenset(), frozenset(), lambda x: Metrics(0, 1), lambda: 0))
     boards = [training.build_workload(recipe, k) for k in range(4)]
     states, x, payload, examples = [codec.init(layout)] * 4, x0, 0, set()
     for round in range(recipe.run.rounds):
@@ -46,7 +46,7 @@ def test_it_is_fedavg_of_decoded_updates_by_hand(recipe):
 
 
 def test_bytes_down_are_one_exact_model_a_node_and_round(recipe):
-    (case,) = make_cases(recipe, Plan())
+    (case,) = make_cases(recipe, StudyPlan())
     result = run_case(case, DataSetCache())
     layout = training.layout_of(recipe)
     assert result["state"] == "done" and result["refused"] == 0 and result["consensus_distance"] == []
@@ -59,7 +59,7 @@ def test_bytes_down_are_one_exact_model_a_node_and_round(recipe):
 def test_the_levels_of_each_round_are_in_the_result(recipe):
     rule = {"codec.name": "elasticl", "codec.params": {"s0": 4, "smoothing": 0.0}, "training.momentum": 0.0}
     slower = {"training.schedule": "step", "training.step_rounds": 3, "training.step_factor": 0.01}
-    (case,) = make_cases(with_settings(recipe, rule | slower), Plan())
+    (case,) = make_cases(with_settings(recipe, rule | slower), StudyPlan())
     levels = run_case(case, DataSetCache())["levels"]
     assert levels[:2] == [4, 4] and levels[4:] == [1, 1]  # a round behind the rate, which falls after the third
 
@@ -68,7 +68,7 @@ def test_scaffold_sends_its_control_variate_beside_the_model_and_nothing_more_up
     plain = {"training.momentum": 0.0, "training.optimizer": "sgd", "training.local_steps": 3}
     results = {}
     for strategy in ("fedavg", "scaffold"):
-        (case,) = make_cases(with_settings(recipe, {**plain, "server.strategy": strategy}), Plan())
+        (case,) = make_cases(with_settings(recipe, {**plain, "server.strategy": strategy}), StudyPlan())
         results[strategy] = run_case(case, DataSetCache())
     size = training.layout_of(recipe).size
     fedavg, scaffold = results["fedavg"], results["scaffold"]
@@ -90,7 +90,7 @@ class _Huge:
 def test_updates_that_would_overflow_are_refused_and_a_round_without_any_ends_the_run(recipe):
     layout, x = training.initial_model(recipe)
     server = VirtualServer(layout, run_id(recipe), codecs.get("fp32"), default_members(2), [_Huge(layout)] * 2, 5)
-    recorder = Recorder(2, frozenset(), frozenset(), lambda x: Metrics(0, 1), lambda: 0)
+    recorder = ModelRecorder(2, frozenset(), frozenset(), lambda x: Metrics(0, 1), lambda: 0)
     with pytest.raises(UsageError, match="no update of round 1 can be used.*not be finite"):
         server.play(x, recorder)
     assert server.refused == 2
@@ -103,12 +103,12 @@ def test_an_outer_optimiser_is_the_same_with_a_coordinator_and_without(base, opt
     outer = {"outer.optimizer": optimizer, "outer.lr": 0.5 if optimizer == "nesterov" else 0.02}
     server = {"run.mode": "server", "server.weighting": "uniform"}
     gossip = {"run.mode": "gossip", "gossip.algorithm": algorithm, "gossip.topology": "complete"}
-    cases = [make_cases(with_settings(base, {**local, **outer, **mode}), Plan())[0] for mode in (server, gossip)]
+    cases = [make_cases(with_settings(base, {**local, **outer, **mode}), StudyPlan())[0] for mode in (server, gossip)]
     with_server, without = (run_case(case, DataSetCache()) for case in cases)
     assert with_server["state"] == without["state"] == "done"
     assert with_server["loss"]["averaged"] == pytest.approx(without["loss"]["averaged"], rel=1e-3)
     assert without["consensus_distance"][-1][1] < 1e-3
-    alone = run_case(make_cases(with_settings(base, {**local, **server}), Plan())[0], DataSetCache())
+    alone = run_case(make_cases(with_settings(base, {**local, **server}), StudyPlan())[0], DataSetCache())
     assert alone["loss"]["averaged"] != pytest.approx(with_server["loss"]["averaged"], rel=1e-2)
 
 

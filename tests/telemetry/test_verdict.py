@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip.gossip.robust import far_beyond
-from edgegossip.report.progress import Fleet
+from edgegossip.report.progress import FleetLines
 from edgegossip.report.table import run_table
 from edgegossip.telemetry.evidence import Evidence, RunPlan
 from edgegossip.telemetry.records import EventRecord, MetricsRecord
@@ -172,7 +172,7 @@ def test_a_score_is_worse_by_more_than_its_test_set_explains(
 def test_a_score_that_a_board_leaves_out_is_no_less_the_headline() -> None:
     rows = {"a": {"f1": 0.1}, "b": {"auc": 0.9, "f1": 0.2}, "c": {"f1": 0.3}, "d": {"loss": 0.5}}
     metrics = [MetricsRecord(n, 0, 1.0, {f"eval/{k}": v for k, v in row.items()}) for n, row in rows.items()]
-    evidence, fleet = Evidence(), Fleet(list(rows), 1)
+    evidence, fleet = Evidence(), FleetLines(list(rows), 1)
     for record in metrics:
         evidence.take(record)
         fleet.update(record)

@@ -24,7 +24,7 @@ from torch import nn
 import edgegossip
 from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make_view
 from edgegossip.recipe import run_id
-from edgegossip.studies.measure import Recorder
+from edgegossip.studies.measure import ModelRecorder
 from edgegossip.studies.virtual import VirtualFleet
 from edgegossip.training.script import ScriptWorkload
 from edgegossip.types import Metrics, UsageError
@@ -143,7 +143,9 @@ def test_k_gt_brings_scripts_of_many_steps_to_the_optimum_of_all(start: Start, a
     chosen = recipe(run={"script": "train.py", "rounds": 60, "nodes": 3}, gossip=gossip)
     views = [make_view(NodeSpec(chosen, name, members, run_id(chosen)), workloads[0].layout) for name in members]
     fleet = VirtualFleet(make_algorithm(chosen), views, workloads, chosen.run.rounds)
-    fleet.play(workloads[0].initial(1), Recorder(3, frozenset(), frozenset(), lambda x: Metrics(0.0, 1), lambda: 0))
+    fleet.play(
+        workloads[0].initial(1), ModelRecorder(3, frozenset(), frozenset(), lambda x: Metrics(0.0, 1), lambda: 0)
+    )
     for workload in workloads:
         workload.abandon()
     xs = [torch.randn(32, 2, generator=torch.Generator().manual_seed(k)).numpy() * (1.0 + k) for k in range(3)]

@@ -12,8 +12,8 @@ from edgegossip.gossip import topologies
 from edgegossip.layout import SUMS
 from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make_view
 from edgegossip.recipe import Recipe, run_id, with_settings
-from edgegossip.studies.cases import Plan, make_cases
-from edgegossip.studies.measure import Recorder
+from edgegossip.studies.cases import StudyPlan, make_cases
+from edgegossip.studies.measure import ModelRecorder
 from edgegossip.studies.run_case import DataSetCache, run_case
 from edgegossip.studies.server import VirtualServer
 from edgegossip.studies.virtual import VirtualFleet
@@ -63,7 +63,7 @@ def recipe_with(settings):
 
 
 def recorder():
-    return Recorder(BOARDS, frozenset(), frozenset(), lambda x: Metrics(0.0, 1), lambda: 0)
+    return ModelRecorder(BOARDS, frozenset(), frozenset(), lambda x: Metrics(0.0, 1), lambda: 0)
 
 
 def play_gossip(recipe):
@@ -264,10 +264,10 @@ def test_images_are_normalised_channel_by_channel():
 @pytest.mark.parametrize("mode", ["gossip", "server"])
 def test_two_boards_with_very_different_data_learn_one_model(mode):
     recipe = recipe_with({"run.nodes": 2, "run.mode": mode, "training.local_steps": 4})
-    (case,) = make_cases(recipe, Plan())
+    (case,) = make_cases(recipe, StudyPlan())
     result = run_case(case, DataSetCache())
     assert result["state"] == "done" and result["accuracy"]["min"] >= 0.8
-    (case,) = make_cases(with_settings(recipe, {"data.normalise": "none"}), Plan())
+    (case,) = make_cases(with_settings(recipe, {"data.normalise": "none"}), StudyPlan())
     without = run_case(case, DataSetCache())
     assert without["state"] == "failed" or without["accuracy"]["min"] < 0.8
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
-from edgegossip.update.bundle import PIECE_BYTES, Blob, Entry, Manifest
+from edgegossip.update.bundle import PIECE_BYTES, Blob, BundleEntry, ReleaseManifest
 from edgegossip.update.install import Tree
 from lab.sim.disk import FakeDisk
 
@@ -17,7 +17,7 @@ HOME = "/opt/edgegossip"
 
 def release(
     files: Mapping[str, bytes], version: str = "2", sequence: int = 2, fleet: str = "f" * 16, packages: str = ""
-) -> tuple[Manifest, bytes]:
+) -> tuple[ReleaseManifest, bytes]:
     """Manifest and blobs of these files, with site/ before each name."""
     entries, blobs, known = [], b"", {}
     for name, content in files.items():
@@ -29,8 +29,8 @@ def release(
                 known[part] = Blob(hashlib.sha256(part).hexdigest(), len(part), len(blobs), len(stored))
                 blobs += stored
             pieces.append(known[part])
-        entries.append(Entry(f"site/{name}", False, hashlib.sha256(content).hexdigest(), tuple(pieces)))
-    return Manifest(fleet, version, sequence, "aarch64", "3.11", tuple(entries), packages), blobs
+        entries.append(BundleEntry(f"site/{name}", False, hashlib.sha256(content).hexdigest(), tuple(pieces)))
+    return ReleaseManifest(fleet, version, sequence, "aarch64", "3.11", tuple(entries), packages), blobs
 
 
 def site_of(

@@ -50,7 +50,7 @@ _OLD_ARM = re.compile(r"Raspberry Pi (3|4|Zero 2|Compute Module [34])|Jetson Nan
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """Says what was found, in one sentence with its cure."""
 
     level: Level
@@ -67,83 +67,85 @@ class Validity:
     ends_s: float
 
 
-def examine(facts: Facts) -> list[Finding]:
+def examine(facts: Facts) -> list[DoctorFinding]:
     """Return the findings on this machine, the worst first; what is in order is said, too."""
     found = [finding for check in CHECKS for finding in check(facts)]
     return ordered(found)
 
 
-def ordered(findings: Sequence[Finding]) -> list[Finding]:
+def ordered(findings: Sequence[DoctorFinding]) -> list[DoctorFinding]:
     """Sort findings: the worst come first, else they stay as they came."""
     return sorted(findings, key=lambda finding: ("bad", "warning", "good").index(finding.level))
 
 
-def clock(facts: Facts) -> Iterator[Finding]:
+def clock(facts: Facts) -> Iterator[DoctorFinding]:
     """Look whether something keeps the clock right: certificates and records go by it."""
     if facts.unix_s < _FIRST_S:
         today = datetime.fromtimestamp(facts.unix_s, UTC).date()
-        yield Finding(
+        yield DoctorFinding(
             "bad", "clock", f"the clock says {today}: set it, or let `systemd-timesyncd` or `chrony` do it at boot"
         )
     elif facts.clock_synchronised is False:
         text = (
             "nothing keeps the clock right: install `chrony` or enable `systemd-timesyncd` (timedatectl set-ntp true)"
         )
-        yield Finding("warning", "clock", text)
+        yield DoctorFinding("warning", "clock", text)
     elif facts.clock_synchronised:
-        yield Finding("good", "clock", "the clock is kept right")
+        yield DoctorFinding("good", "clock", "the clock is kept right")
 
 
-def throttling(facts: Facts) -> Iterator[Finding]:
+def throttling(facts: Facts) -> Iterator[DoctorFinding]:
     """Look at what a Raspberry Pi's firmware says of supply and heat."""
     if facts.throttled is None:
         return
     now = [(what, cure) for bit, what, cure in _PI_BITS if facts.throttled >> bit & 1]
     since = [(what, cure) for bit, what, cure in _PI_BITS if facts.throttled >> (16 + bit) & 1]
     for what, cure in now:
-        yield Finding("bad", "throttling", f"{what}: {cure}")
+        yield DoctorFinding("bad", "throttling", f"{what}: {cure}")
     for what, cure in since:
         if (what, cure) not in now:
-            yield Finding("warning", "throttling", f"since the board was started it has happened that {what}: {cure}")
+            yield DoctorFinding(
+                "warning", "throttling", f"since the board was started it has happened that {what}: {cure}"
+            )
     if not (now or since):
-        yield Finding("good", "throttling", "the board has not been throttled since it was started")
+        yield DoctorFinding("good", "throttling", "the board has not been throttled since it was started")
 
 
-def heat(facts: Facts) -> Iterator[Finding]:
+def heat(facts: Facts) -> Iterator[DoctorFinding]:
     """Look at the hottest sensor."""
     if facts.temperature_c is not None and facts.temperature_c >= HOT_C:
         text = f"the board is at {facts.temperature_c:.0f} C and will throttle: give it a heat sink or a fan"
-        yield Finding("warning", "heat", text)
+        yield DoctorFinding("warning", "heat", text)
     elif facts.temperature_c is not None:
-        yield Finding("good", "heat", f"the board is at {facts.temperature_c:.0f} C")
+        yield DoctorFinding("good", "heat", f"the board is at {facts.temperature_c:.0f} C")
 
 
-def governor(facts: Facts) -> Iterator[Finding]:
+def governor(facts: Facts) -> Iterator[DoctorFinding]:
     """Look whether cpufreq holds the clock at its lowest."""
     if "powersave" in facts.governors:
         text = (
             "the governor `powersave` holds the clock at its lowest: `cpupower frequency-set -g ondemand`, or schedutil"
         )
-        yield Finding("warning", "governor", text)
+        yield DoctorFinding("warning", "governor", text)
     elif facts.governors:
-        yield Finding("good", "governor", f"the clock goes by {', '.join(sorted(set(facts.governors)))}")
+        yield DoctorFinding("good", "governor", f"the clock goes by {', '.join(sorted(set(facts.governors)))}")
     if facts.allowed_hz and facts.highest_hz and facts.allowed_hz < _CAPPED * facts.highest_hz:
         clocks = f"{facts.allowed_hz / 1e6:.0f} of {facts.highest_hz / 1e6:.0f} MHz"
         text = f"the clock may not go above {clocks}: write the higher number, in kHz, into scaling_max_freq of cpufreq"
-        yield Finding("warning", "governor", text)
+        yield DoctorFinding("warning", "governor", text)
 
 
-def power(facts: Facts) -> Iterator[Finding]:
+def power(facts: Facts) -> Iterator[DoctorFinding]:
     """Say in which power mode a Jetson is: it sets how many cores there are and their clocks, and
     which one is right depends on supply and cooling."""
     if facts.power_mode is None:
         return
     others = ", ".join(f"{name} ({number})" for number, name in facts.power_modes if name != facts.power_mode)
     change = f"; others: {others}, by `sudo nvpmodel -m NUMBER`" if others else ""
-    yield Finding("good", "power", f"the power mode is {facts.power_mode}{change}")
+    yield DoctorFinding("good", "power", f"the power mode is {facts.power_mode}{change}")
 
 
-def jetson(facts: Facts) -> Iterator[Finding]:
+def jetson(facts: Facts) -> Iterator[DoctorFinding]:
     """Look whether a Jetson's JetPack and torch let it train on its GPU."""
     if facts.jetson_linux is None:
         return
@@ -154,34 +156,36 @@ def jetson(facts: Facts) -> Iterator[Finding]:
         board = facts.board or ""
         cure = "JetPack 7.2 has one for the GPU" if "Orin" in board else "no newer JetPack takes this board"
         text = f"{jetpack} trains on its CPU, as NVIDIA's torch for its GPU ends before 2.9: {cure}"
-        yield Finding("warning", "jetson", text)
+        yield DoctorFinding("warning", "jetson", text)
         return
-    yield Finding("good", "jetson", f"the system is {jetpack}")
+    yield DoctorFinding("good", "jetson", f"the system is {jetpack}")
     yield from _torch_of_jetson(facts)
 
 
-def _torch_of_jetson(facts: Facts) -> Iterator[Finding]:
+def _torch_of_jetson(facts: Facts) -> Iterator[DoctorFinding]:
     build, torch = facts.torch_build, f"torch {facts.packages.get('torch')}"
     own = next((number for word, number in _JETSON_GPUS if word in (facts.board or "")), None)
     if build is None:
         return  # `versions` says so
     if build.trouble is not None:
         cure = next((cure for sign, cure in _LACKS if sign.search(build.trouble)), f"install another ({_JETSON_TORCH})")
-        yield Finding("bad", "jetson", f"{torch} cannot be imported ({build.trouble}): {cure}")
+        yield DoctorFinding("bad", "jetson", f"{torch} cannot be imported ({build.trouble}): {cure}")
     elif build.cuda is None:
         text = f"{torch} is built without CUDA, so this board trains on its CPU: install one that has "
-        yield Finding("warning", "jetson", f"{text}{f'sm_{own}' if own else 'its GPU'} ({_JETSON_TORCH})")
+        yield DoctorFinding("warning", "jetson", f"{text}{f'sm_{own}' if own else 'its GPU'} ({_JETSON_TORCH})")
     elif not build.architectures:
         cure = {
             "missing": "its devices are missing; switch the board off and on, or start the container with the GPU",
             "closed": "this user may not open it; `sudo usermod -aG video,render $USER`, and log in again",
         }.get(facts.gpu or "", f"take one for this JetPack's CUDA ({_JETSON_TORCH})")
-        yield Finding("warning", "jetson", f"{torch}, built for CUDA {build.cuda}, sees no GPU: {cure}")
+        yield DoctorFinding("warning", "jetson", f"{torch}, built for CUDA {build.cuda}, sees no GPU: {cure}")
     elif own and not _has_kernels(build.architectures, own):
         text = f"{torch} is built for {', '.join(build.architectures)}, and this GPU is sm_{own}, so a run ends at its first "
-        yield Finding("bad", "jetson", f'{text}product: install another ({_JETSON_TORCH}), or training.device = "cpu"')
+        yield DoctorFinding(
+            "bad", "jetson", f'{text}product: install another ({_JETSON_TORCH}), or training.device = "cpu"'
+        )
     else:
-        yield Finding("good", "jetson", f"{torch} is built for this GPU, with CUDA {build.cuda}")
+        yield DoctorFinding("good", "jetson", f"{torch} is built for this GPU, with CUDA {build.cuda}")
 
 
 def _has_kernels(architectures: Sequence[str], own: int) -> bool:
@@ -191,130 +195,130 @@ def _has_kernels(architectures: Sequence[str], own: int) -> bool:
     return f"sm_{own}" in architectures or any(number <= own for number in ptx)
 
 
-def wear(facts: Facts) -> Iterator[Finding]:
+def wear(facts: Facts) -> Iterator[DoctorFinding]:
     """Look at what an eMMC says of its life (eMMC 5.0, JEDEC JESD84-B50, EXT_CSD[267..269])."""
     for device, life in facts.wear:
         if life >= 11:
             text = f"{device} has outlived what it was made for: copy what is on it and replace it now"
-            yield Finding("bad", "wear", text)
+            yield DoctorFinding("bad", "wear", text)
         elif life >= 9:
             used = f"{10 * (life - 1)} to {10 * life} %"
             text = f"{device} has used {used} of its life: replace it soon, and write less with checkpoint.every = 10"
-            yield Finding("warning", "wear", text)
+            yield DoctorFinding("warning", "wear", text)
         else:
-            yield Finding("good", "wear", f"{device} has used up to {10 * life} % of its life")
+            yield DoctorFinding("good", "wear", f"{device} has used up to {10 * life} % of its life")
     for device, left in facts.spares:
         if left >= 2:
             text = f"{device} has used {80 if left == 2 else 90} % of its spare blocks: replace it soon"
-            yield Finding("warning" if left == 2 else "bad", "wear", text)
+            yield DoctorFinding("warning" if left == 2 else "bad", "wear", text)
 
 
-def storage(facts: Facts) -> Iterator[Finding]:
+def storage(facts: Facts) -> Iterator[DoctorFinding]:
     """Look whether a run can write, and has room."""
     if facts.root_is_read_only:
         text = "the root file system is read-only, as that of a failing card: look at `dmesg`, or write runs elsewhere (--runs)"
-        yield Finding("bad", "storage", text)
+        yield DoctorFinding("bad", "storage", text)
     if facts.disk_free_bytes is None:
         return
     free = f"{facts.disk_free_bytes / 1e6:,.0f} MB of disk are free"
     if facts.disk_free_bytes < _LITTLE_DISK:
         text = f"{free}: delete old run folders, or write runs elsewhere (--runs)"
-        yield Finding("warning", "storage", text)
+        yield DoctorFinding("warning", "storage", text)
     elif not facts.root_is_read_only:
-        yield Finding("good", "storage", free)
+        yield DoctorFinding("good", "storage", free)
 
 
-def memory(facts: Facts) -> Iterator[Finding]:
+def memory(facts: Facts) -> Iterator[DoctorFinding]:
     """Look whether a model fits beside what is running."""
     if facts.available_bytes is not None and facts.available_bytes >= _LITTLE_MEMORY:
-        yield Finding("good", "memory", f"{facts.available_bytes / 1e6:,.0f} MB of memory are free")
+        yield DoctorFinding("good", "memory", f"{facts.available_bytes / 1e6:,.0f} MB of memory are free")
     elif facts.available_bytes is not None:
         text = (
             f"{facts.available_bytes / 1e6:.0f} MB of memory are free, and a board takes some 230 MB before it has a model: "
             "stop what else is running, or leave out the desktop"
         )
-        yield Finding("warning", "memory", text)
+        yield DoctorFinding("warning", "memory", text)
     if facts.swap_used_bytes and facts.memory_bytes and facts.swap_used_bytes > facts.memory_bytes / 4:
         text = f"{facts.swap_used_bytes / 1e6:.0f} MB are swapped out, which is slow and wears a card: take a smaller batch"
-        yield Finding("warning", "memory", text)
+        yield DoctorFinding("warning", "memory", text)
 
 
-def network(facts: Facts) -> Iterator[Finding]:
+def network(facts: Facts) -> Iterator[DoctorFinding]:
     """Look at the interfaces that are up: MTU, and the level of the signal."""
     for interface in facts.interfaces:
         if interface.mtu < MIN_MTU:
             text = f"{interface.name} has an MTU of {interface.mtu}: set it to 1500 unless a tunnel needs it"
-            yield Finding("warning", "mtu", text)
+            yield DoctorFinding("warning", "mtu", text)
         else:
-            yield Finding("good", "mtu", f"{interface.name} has an MTU of {interface.mtu}")
+            yield DoctorFinding("good", "mtu", f"{interface.name} has an MTU of {interface.mtu}")
         if interface.wireless_dbm is not None and interface.wireless_dbm < WEAK_DBM:
             text = f"{interface.name} hears its access point at {interface.wireless_dbm:.0f} dBm: move the board or use a cable"
-            yield Finding("warning", "radio", text)
+            yield DoctorFinding("warning", "radio", text)
 
 
-def versions(facts: Facts) -> Iterator[Finding]:
+def versions(facts: Facts) -> Iterator[DoctorFinding]:
     """Look whether Python and torch are of versions that work on this board."""
     if not (3, 11) <= facts.python <= (3, 13):
         text = f"Python {facts.python[0]}.{facts.python[1]} is not one of 3.11, 3.12 and 3.13: install one of them"
-        yield Finding("bad", "versions", text)
+        yield DoctorFinding("bad", "versions", text)
     torch = facts.packages.get("torch")
     if torch is None:
         text = "torch is not installed, so the board cannot train: pip install torch (2.9 to 2.13)"
-        yield Finding("bad", "versions", text)
+        yield DoctorFinding("bad", "versions", text)
         return
     release = tuple(int(part) for part in re.findall(r"\d+", torch)[:2])
     if _TORCH[0] <= release <= _TORCH[1]:
-        yield Finding("good", "versions", f"Python {facts.python[0]}.{facts.python[1]}, torch {torch}")
+        yield DoctorFinding("good", "versions", f"Python {facts.python[0]}.{facts.python[1]}, torch {torch}")
     else:
-        yield Finding("warning", "versions", f"torch {torch} is untested here: 2.9 to 2.13 are known to work")
+        yield DoctorFinding("warning", "versions", f"torch {torch} is untested here: 2.9 to 2.13 are known to work")
     if facts.machine == "aarch64" and release == (2, 10) and facts.board and _OLD_ARM.search(facts.board):
         text = f"torch {torch} ends with an illegal instruction on a {facts.board}: pip install torch==2.9.1"
-        yield Finding("bad", "versions", text)
+        yield DoctorFinding("bad", "versions", text)
 
 
-CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+CHECKS: tuple[Callable[[Facts], Iterator[DoctorFinding]], ...] = (
     clock, throttling, heat, governor, power, jetson, wear, storage, memory, network, versions,
 )  # fmt: skip
 
 
-def certificates(valid: Sequence[Validity], now_s: float) -> Iterator[Finding]:
+def certificates(valid: Sequence[Validity], now_s: float) -> Iterator[DoctorFinding]:
     """Look at the dates of this board's own, its fleet's authority, and so on."""
     for one in valid:
         ends = datetime.fromtimestamp(one.ends_s, UTC).date()
         if now_s > one.ends_s:
             text = f"{one.what} ended on {ends}: issue a new one with `edgegossip fleet add` and copy its folder here"
-            yield Finding("bad", "certificates", text)
+            yield DoctorFinding("bad", "certificates", text)
         elif now_s < one.begins_s:
             text = f"{one.what} begins to be valid at {_minute(one.begins_s)} and the clock says {_minute(now_s)}: set the clock"
-            yield Finding("bad", "certificates", text)
+            yield DoctorFinding("bad", "certificates", text)
         elif now_s > one.ends_s - EXPIRES_S:
             text = f"{one.what} ends on {ends}: issue a new one with `edgegossip fleet add` before"
-            yield Finding("warning", "certificates", text)
+            yield DoctorFinding("warning", "certificates", text)
         else:
-            yield Finding("good", "certificates", f"{one.what} is valid until {ends}")
+            yield DoctorFinding("good", "certificates", f"{one.what} is valid until {ends}")
 
 
-def peer(name: str, rate: LinkRate, own_versions: dict[str, str], interface_mtu: int | None) -> Iterator[Finding]:
+def peer(name: str, rate: LinkRate, own_versions: dict[str, str], interface_mtu: int | None) -> Iterator[DoctorFinding]:
     """Judge a measured link to a peer."""
     up, down = rate.up_bits_per_s / 1e6, rate.down_bits_per_s / 1e6
     text = f"{name}: {up:.1f} Mbit/s there, {down:.1f} back, round trip {1000 * rate.round_trip_s:.1f} ms"
-    yield Finding("good", "link", text)
+    yield DoctorFinding("good", "link", text)
     if abs(rate.ahead_s) > CLOCK_S + rate.round_trip_s:
         way = "ahead of" if rate.ahead_s > 0 else "behind"
         text = f"the clock of {name} is {abs(rate.ahead_s):.1f} s {way} ours: let `chrony` or `systemd-timesyncd` keep both"
-        yield Finding("warning", "clock", text)
+        yield DoctorFinding("warning", "clock", text)
     theirs, ours = rate.versions.get("edgegossip"), own_versions["edgegossip"]
     if theirs != ours:
-        yield Finding(
+        yield DoctorFinding(
             "warning", "versions", f"{name} has edgegossip {theirs}, and this machine {ours}: install the same one"
         )
     if rate.mtu is not None and interface_mtu is not None and rate.mtu < interface_mtu:
         text = f"packets to {name} may have {rate.mtu} bytes and not {interface_mtu}: set that MTU here, or mend the tunnel"
-        yield Finding("warning", "mtu", text)
+        yield DoctorFinding("warning", "mtu", text)
     if max(up, down) > 10 * min(up, down):
         times = max(up, down) / min(up, down)
         text = f"the link to {name} is {times:.0f} times as fast one way as the other: look for a bad cable or a full channel"
-        yield Finding("warning", "link", text)
+        yield DoctorFinding("warning", "link", text)
 
 
 def _minute(unix_s: float) -> str:
@@ -346,7 +350,7 @@ def visit(
         try:
             rate = link_test.measure(host, port)
         except PeerError as error:
-            found.append(Finding("bad", "link", str(error)))
+            found.append(DoctorFinding("bad", "link", str(error)))
             continue
         found += peer(name, rate, link_test.own_versions(), _mtu_towards(host, port))
         links.append({"from": hostname(), "to": name, **asdict(rate)})
@@ -380,7 +384,7 @@ def _mtu_towards(host: str, port: int) -> int | None:
     return next((min(stats[name].mtu, _MAX_MTU) for name in names if name in stats), None)
 
 
-def _between(peers: Sequence[tuple[str, int]]) -> tuple[list[dict[str, Any]], list[Finding]]:
+def _between(peers: Sequence[tuple[str, int]]) -> tuple[list[dict[str, Any]], list[DoctorFinding]]:
     """Return what each peer measures to each other one."""
     rows, troubles = [], []
     for near in peers:
@@ -390,19 +394,19 @@ def _between(peers: Sequence[tuple[str, int]]) -> tuple[list[dict[str, Any]], li
             try:
                 rate = link_test.measure_from(*near, far)
             except PeerError as error:
-                troubles.append(Finding("bad", "link", str(error)))
+                troubles.append(DoctorFinding("bad", "link", str(error)))
                 continue
             rows.append({"from": f"{near[0]}:{near[1]}", "to": f"{far[0]}:{far[1]}", **asdict(rate)})
     return rows, troubles
 
 
-def _of_identity(folder: Path, now_s: float) -> list[Finding]:
+def _of_identity(folder: Path, now_s: float) -> list[DoctorFinding]:
     from edgegossip.security.identity import Identity
 
     try:
         own = Identity.load(folder)
     except EdgegossipError as error:
-        return [Finding("bad", "certificates", str(error))]
+        return [DoctorFinding("bad", "certificates", str(error))]
     valid = [
         Validity(f"the certificate of {own.name}", *own.certificate.valid),
         Validity("the certificate of the fleet's authority", *own.authority.valid),
@@ -410,23 +414,23 @@ def _of_identity(folder: Path, now_s: float) -> list[Finding]:
     return list(certificates(valid, now_s))
 
 
-def _of_device(device: Callable[[], str]) -> list[Finding]:
+def _of_device(device: Callable[[], str]) -> list[DoctorFinding]:
     try:
-        return [Finding("good", "device", device())]
+        return [DoctorFinding("good", "device", device())]
     except EdgegossipError as error:
-        return [Finding("bad", "device", str(error))]
+        return [DoctorFinding("bad", "device", str(error))]
     except ImportError:
         return []  # a finding of its own says that torch is not there
 
 
-def _of_port(port: int) -> list[Finding]:
+def _of_port(port: int) -> list[DoctorFinding]:
     try:
         with socket.create_server(("", port)):
-            return [Finding("good", "ports", f"port {port} is free")]
+            return [DoctorFinding("good", "ports", f"port {port} is free")]
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         text = f"port {port} cannot be listened on ({reason}): `ss -ltnp` says who has it, or take another one"
-        return [Finding("bad", "ports", text)]
+        return [DoctorFinding("bad", "ports", text)]
 
 
 def text_of(document: dict[str, Any]) -> str:

@@ -31,7 +31,7 @@ TRIXIE = Debian("trixie", 13, "3.13", (2, 39))
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class BoardKind:
     """Describes a kind of board, and the releases of Debian that start on it, its usual one first.
     `emulated` says what of its image ran under emulation; no image has run on a physical board."""
 
@@ -45,7 +45,7 @@ class Board:
         """The release of Debian that its image has unless another is asked for."""
         return self.debians[0]
 
-    def with_suite(self, suite: str) -> Board:
+    def with_suite(self, suite: str) -> BoardKind:
         """Return the board with that suite as its only one; empty: with its usual one. Raises
         ConfigError."""
         there = {debian.suite: debian for debian in self.debians}
@@ -57,21 +57,21 @@ class Board:
 
 _BOTH = (BOOKWORM, TRIXIE)
 _ALL = (
-    Board("raspberry-pi-3", "Raspberry Pi 3, 3+, CM3", _BOTH, "no more than raspberry-pi-4: the same files"),
-    Board("raspberry-pi-4", "Raspberry Pi 4, 400, CM4", _BOTH, "first boot and a round, qemu -M virt -cpu cortex-a72"),
-    Board("raspberry-pi-zero-2-w", "Raspberry Pi Zero 2 W", _BOTH, "no more than raspberry-pi-4: the same files"),
-    Board("raspberry-pi-5", "Raspberry Pi 5, 500, CM5", (TRIXIE,), "first boot and a round, qemu -M virt -cpu cortex-a72"),
+    BoardKind("raspberry-pi-3", "Raspberry Pi 3, 3+, CM3", _BOTH, "no more than raspberry-pi-4: the same files"),
+    BoardKind("raspberry-pi-4", "Raspberry Pi 4, 400, CM4", _BOTH, "first boot and a round, qemu -M virt -cpu cortex-a72"),
+    BoardKind("raspberry-pi-zero-2-w", "Raspberry Pi Zero 2 W", _BOTH, "no more than raspberry-pi-4: the same files"),
+    BoardKind("raspberry-pi-5", "Raspberry Pi 5, 500, CM5", (TRIXIE,), "first boot and a round, qemu -M virt -cpu cortex-a72"),
 )  # fmt: skip
 BOARDS = MappingProxyType({board.name: board for board in _ALL})
 
 
 # Boards with a system of their own that takes the wheel of one of these: JetPack 7.2 that of
 # Debian 13, JetPack 6 that of Debian 12
-_ALSO = (Board("jetson-orin-nano", "NVIDIA Jetson Orin", (TRIXIE, BOOKWORM), "nothing"),)
+_ALSO = (BoardKind("jetson-orin-nano", "NVIDIA Jetson Orin", (TRIXIE, BOOKWORM), "nothing"),)
 _CLIENTS = MappingProxyType({**BOARDS, **{board.name: board for board in _ALSO}})
 
 
-def client_board(name: str) -> Board:
+def client_board(name: str) -> BoardKind:
     """Return the board whose client a board of this name runs: also boards that start from no image
     of ours. Raises ConfigError."""
     if name not in _CLIENTS:
@@ -79,7 +79,7 @@ def client_board(name: str) -> Board:
     return _CLIENTS[name]
 
 
-def board(name: str) -> Board:
+def board(name: str) -> BoardKind:
     """Return the board of this name. Raises ConfigError with the nearest valid choice."""
     if name not in BOARDS:
         raise ConfigError(f"no image for board {name!r}: one of {', '.join(BOARDS)}{did_you_mean(name, BOARDS)}")

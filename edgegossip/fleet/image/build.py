@@ -30,7 +30,7 @@ from edgegossip.fleet.image import (
     tools,
     wheel,
 )
-from edgegossip.fleet.image.boards import Board
+from edgegossip.fleet.image.boards import BoardKind
 from edgegossip.fleet.image.rootfs import Mirrors
 from edgegossip.fleet.image.steps import Done, Echo, Step, tree_hash
 from edgegossip.types import ConfigError, HostError, UsageError
@@ -56,7 +56,7 @@ class Request:
     """Says what to build. `source` is a checkout of edgegossip: a wheel has neither the native
     sources nor deploy/."""
 
-    board: Board
+    board: BoardKind
     output: Path
     source: Path
     cache: Path
@@ -173,7 +173,7 @@ def _made(request: Request, names: Sequence[str], echo: Echo) -> dict[str, Done]
 
 
 def _request_of(
-    board: Board, suite: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None
+    board: BoardKind, suite: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None
 ) -> Request:
     """Complete what the command line left out. Raises EdgegossipError."""
     mirrors = rootfs.parse_mirrors(mirror) if mirror else rootfs.apt_mirrors()
@@ -296,7 +296,7 @@ def description(image: Path) -> Path:
     return image.with_name(f"{image.name}.json")
 
 
-def _native(source: Path, sysroot: Path, board: Board, folder: Path) -> None:
+def _native(source: Path, sysroot: Path, board: BoardKind, folder: Path) -> None:
     wheel.compile_native(source, sysroot, board.debian, folder)
     shutil.rmtree(folder / "build")
 

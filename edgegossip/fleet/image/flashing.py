@@ -73,7 +73,7 @@ def flash_card(image: Path, device: str, wish: Wish, echo: Echo, *, verify: bool
     return {**about, "written": True, "verified": verify, **asdict(done)}
 
 
-def _check_image(source: Source) -> None:
+def _check_image(source: ImageSource) -> None:
     """Raise DataError unless it begins as the image of a whole card does, and is as long as its
     partitions need."""
     about = _about(source)
@@ -89,7 +89,7 @@ def _check_image(source: Source) -> None:
         raise DataError(f"{source.file}: its partition table is empty; nothing was written, as no board starts from it")
 
 
-def _about(source: Source) -> dict[str, Any]:
+def _about(source: ImageSource) -> dict[str, Any]:
     return configure.described(source.file.with_name(source.image_name))
 
 
@@ -113,7 +113,7 @@ def _progress(echo: Echo) -> Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ImageSource:
     """Names an image to be written. `size` is that of the image itself, in bytes."""
 
     file: Path
@@ -158,7 +158,7 @@ class Source:
         return open(self.file, "rb", buffering=0)
 
 
-def open_source(file: Path, echo: Callable[[str], None] = lambda text: None) -> Source:
+def open_source(file: Path, echo: Callable[[str], None] = lambda text: None) -> ImageSource:
     """Look whether and how an image is compressed. Raises DataError, and HostError when `xz` is
     needed and missing. What takes long is echoed."""
     try:
@@ -168,13 +168,13 @@ def open_source(file: Path, echo: Callable[[str], None] = lambda text: None) -> 
     except OSError as error:
         raise DataError(f"{file}: {(error.strerror or str(error)).lower()}") from error
     if head == _XZ:
-        return Source(file, "xz", _xz_size(file))
+        return ImageSource(file, "xz", _xz_size(file))
     if head[:2] == _GZIP:
         echo(f"reading {file} through: gzip does not say how large it is when it is unpacked")
-        return Source(file, "gzip", _gzip_size(file))
+        return ImageSource(file, "gzip", _gzip_size(file))
     if total < 1 << 20:
         raise DataError(f"{file} has {total} bytes, too few for the image of a card")
-    return Source(file, "raw", total)
+    return ImageSource(file, "raw", total)
 
 
 def _xz_size(file: Path) -> int:
@@ -188,7 +188,7 @@ def _xz_size(file: Path) -> int:
 def _gzip_size(file: Path) -> int:
     """RFC 1952 keeps the size of the last member, modulo 4 GiB: only reading all of it tells. A
     file that is damaged is found before a card is overwritten."""
-    packed, total = Source(file, "gzip", 0), 0
+    packed, total = ImageSource(file, "gzip", 0), 0
     with packed._readable(), packed._open() as stream:
         while data := stream.read(CHUNK):
             total += len(data)
@@ -207,7 +207,7 @@ class Written:
 
 
 def write_card(
-    source: Source, device: str, approved: Medium, expected: str, progress: Progress, *, verify: bool = True
+    source: ImageSource, device: str, approved: Medium, expected: str, progress: Progress, *, verify: bool = True
 ) -> Written:
     """Write an image to a device that `refusals` has nothing against; `approved` is the medium of
     that decision. `expected` is the image's SHA-256 when that is known. Raises HostError when the
@@ -253,7 +253,7 @@ def _exclusive(device: str, approved: Medium) -> Iterator[int]:
         os.close(descriptor)
 
 
-def write_image(source: Source, descriptor: int, expected: str, progress: Progress) -> str:
+def write_image(source: ImageSource, descriptor: int, expected: str, progress: Progress) -> str:
     """Write all but the first bytes, sync, then write those, and sync. Returns the image's SHA-256.
     Raises OSError and DataError."""
     total, at, first = hashlib.sha256(), 0, b""
@@ -368,7 +368,7 @@ def _write_all(descriptor: int, data: memoryview, at: int) -> None:
         data, at = data[count:], at + count
 
 
-def _ahead(source: Source) -> Iterator[bytes]:
+def _ahead(source: ImageSource) -> Iterator[bytes]:
     """Yield the chunks, read and unpacked by a thread of its own, some before they are asked
     for."""
     line: queue.Queue[bytes | BaseException | None] = queue.Queue(_AHEAD)

@@ -22,7 +22,7 @@ _ROOT_FILES = ("/etc/fstab", "/opt/edgegossip/current", "/etc/systemd/system/edg
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class ImageCheck:
     """Names one thing that was looked at. `fault` is empty when it is as it should be."""
 
     name: str
@@ -30,7 +30,7 @@ class Check:
     fault: str = ""
 
 
-def verify(image: Path, echo: Callable[[str], None] = lambda text: None) -> tuple[Check, ...]:
+def verify(image: Path, echo: Callable[[str], None] = lambda text: None) -> tuple[ImageCheck, ...]:
     """Make every check of an image, or of a card's image with a bundle. Raises DataError when it
     cannot be read at all."""
     about = configure.described(image)
@@ -45,11 +45,11 @@ def verify(image: Path, echo: Callable[[str], None] = lambda text: None) -> tupl
     return tuple(_checked(name, look, echo) for name, look in steps)
 
 
-def _checked(name: str, look: Callable[[], str], echo: Callable[[str], None]) -> Check:
+def _checked(name: str, look: Callable[[], str], echo: Callable[[str], None]) -> ImageCheck:
     try:
-        check = Check(name, look())
+        check = ImageCheck(name, look())
     except (EdgegossipError, OSError) as error:
-        check = Check(name, "", str(error))
+        check = ImageCheck(name, "", str(error))
     echo(f"{check.name}: {check.fault or check.says}")
     return check
 

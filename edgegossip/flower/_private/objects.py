@@ -31,7 +31,7 @@ REPLIES = 2  # of a board, unread: the present one and one that came too late
 _SPARE_OBJECTS, _OBJECT_BYTES = 256, 1 << 20  # Flower cuts arrays into pieces of 5 MiB
 
 
-class Board:
+class BoardUsage:
     """Counts what one board has in the store. `refused` hears what was not taken."""
 
     def __init__(self, name: NodeId, refused: Callable[[str], None] = lambda why: None) -> None:
@@ -45,7 +45,7 @@ class Board:
         return sum(sum(reply.values()) for reply in self.replies.values())
 
 
-asking: ContextVar[Board | None] = ContextVar("asking", default=None)  # whose request is answered; None: ours
+asking: ContextVar[BoardUsage | None] = ContextVar("asking", default=None)  # whose request is answered; None: ours
 
 
 class ObjectsOnDisk(InMemoryObjectStore):
@@ -56,7 +56,7 @@ class ObjectsOnDisk(InMemoryObjectStore):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._owners: dict[str, tuple[Board, str]] = {}  # and the root of its reply, by object
+        self._owners: dict[str, tuple[BoardUsage, str]] = {}  # and the root of its reply, by object
 
     def preregister(self, run_id: int, object_tree: ObjectTree) -> list[str]:
         board = asking.get()

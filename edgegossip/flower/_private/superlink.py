@@ -69,7 +69,7 @@ from edgegossip.flower._private.link import (
     pack,
     unpack,
 )
-from edgegossip.flower._private.objects import REPLIES, SLACK_BYTES, Board, ObjectsOnDisk, asking
+from edgegossip.flower._private.objects import REPLIES, SLACK_BYTES, BoardUsage, ObjectsOnDisk, asking
 from edgegossip.flower.admission import ADMISSION_VARIABLE, OBJECTS_VARIABLE, token_of
 from edgegossip.flower.connection import JOIN_PATH, NOT_ADMITTED, RECIPE_PATH, REVOKED_PATH, TOKEN_HEADER
 from edgegossip.security.https import HANDSHAKE_S, SLOWEST_BYTES_PER_S
@@ -300,8 +300,8 @@ class AdmissionMiddleware:
         self._app, self._control, self._token, self._secure = app, control, token.encode(), secure
         self._bundles, self._arrivals = bundles, arrivals or Arrivals(control.report_refusal)
         self._key_header = key_header.lower().encode()
-        self._admitted: dict[bytes, Board] = {}  # by key
-        self._boards: dict[NodeId, Board] = {}
+        self._admitted: dict[bytes, BoardUsage] = {}  # by key
+        self._boards: dict[NodeId, BoardUsage] = {}
         self._places: dict[NodeId, list[Place]] = {}  # the oldest first
         self._requests = TokenBuckets(REQUESTS_PER_S, REQUEST_BURST)
         self._most_bytes = SLACK_BYTES
@@ -314,7 +314,7 @@ class AdmissionMiddleware:
 
     def _let_in(self, key: str, name: NodeId) -> None:
         if name not in self._boards:
-            self._boards[name] = Board(name, lambda why: self._control.report_refusal(why, "", name))
+            self._boards[name] = BoardUsage(name, lambda why: self._control.report_refusal(why, "", name))
             self._boards[name].most_bytes = self._most_bytes
         self._admitted[_header_of(key)] = self._boards[name]
 
@@ -343,7 +343,7 @@ class AdmissionMiddleware:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or say why not."""
         headers = dict(scope["headers"])
-        board: Board | None = None
+        board: BoardUsage | None = None
         try:
             self._check_once(scope["headers"])
             if hmac.compare_digest(headers.get(TOKEN_HEADER.encode(), b""), self._token):
@@ -374,7 +374,7 @@ class AdmissionMiddleware:
         if len(found) != len(set(found)):
             raise _Refused(400, "a request with a header twice that counts once")
 
-    def _board(self, path: str, headers: dict[bytes, bytes]) -> Board | None:
+    def _board(self, path: str, headers: dict[bytes, bytes]) -> BoardUsage | None:
         """Return who asks, where that is not the coordinator; None for what anybody may ask. Raises
         _Refused, before anything of the body is read."""
         ours = self._bundles.serves(path) and not path.startswith(RUN_PREFIX)
@@ -390,7 +390,7 @@ class AdmissionMiddleware:
         return board
 
     async def _serve(
-        self, board: Board, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
+        self, board: BoardUsage, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
     ) -> None:
         """Answer a board's request, once all of it is here. Raises _Refused."""
         size_bytes = _check_length(headers, self._limit(board, scope["path"]))
@@ -426,13 +426,13 @@ class AdmissionMiddleware:
         if refusal:
             self._control.report_refusal(refusal, endpoint(*scope["client"]), board.name)
 
-    def _limit(self, board: Board, path: str) -> int:
+    def _limit(self, board: BoardUsage, path: str) -> int:
         """Return how many bytes a request for this may have."""
         if path in (GIVE_PATH, PUSH_OBJECT_PATH):
             return min(board.most_bytes, BUNDLE_BYTES + SLACK_BYTES)
         return MAX_TREE_BYTES if path == PUSH_MESSAGES_PATH else MAX_BODY_BYTES
 
-    def _take_place(self, board: Board, place: Place) -> None:
+    def _take_place(self, board: BoardUsage, place: Place) -> None:
         """Make room for a request of this board: of too many, or too large ones together, its
         oldest go, which it has likely forgotten."""
         places = self._places.setdefault(board.name, [])

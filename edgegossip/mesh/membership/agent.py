@@ -25,7 +25,7 @@ from edgegossip.mesh.base import MeshLimits, Moved, TransportEvent, Verdict, loo
 from edgegossip.mesh.connections import (
     MACHINE,
     CallerGone,
-    Machine,
+    MeshMachine,
     Security,
     other_name,
     other_receiver,
@@ -39,7 +39,7 @@ from edgegossip.mesh.membership.manifest import Manifest, Signer
 from edgegossip.mesh.membership.protocol import (
     Ack,
     Changed,
-    Entry,
+    MemberEntry,
     Nack,
     Output,
     PartitionHealed,
@@ -48,7 +48,7 @@ from edgegossip.mesh.membership.protocol import (
     Refuted,
     Rival,
     Rows,
-    Send,
+    SendMessage,
     Stalled,
     Status,
     SwimSettings,
@@ -84,13 +84,13 @@ class Agent:
         manifest: Manifest,
         name: NodeId,
         post: Callable[[TransportEvent], None],
-        log: Log,
+        log: MemberLog,
         *,
         known: Rows = (),
         seeds: Mapping[NodeId, str] | None = None,
         security: Security | None = None,
         settings: SwimSettings | None = None,
-        machine: Machine = MACHINE,
+        machine: MeshMachine = MACHINE,
     ) -> None:
         self.manifest, self.name, self.security = manifest, name, security
         self.settings = settings or SwimSettings()
@@ -225,7 +225,7 @@ class Agent:
 
     def _perform(self, outputs: list[Output]) -> None:
         for output in outputs:
-            if not isinstance(output, Send):
+            if not isinstance(output, SendMessage):
                 assert self.detector is not None
                 self.events.notify(output, self.detector.table)
                 if isinstance(output, Changed) and output.after.here and self._where.beside([output.after.address]):
@@ -289,7 +289,7 @@ class Agent:
         return told
 
 
-class Log(Protocol):
+class MemberLog(Protocol):
     """Takes sentences for the log. Thread-safe."""
 
     def __call__(self, kind: str, text: str, peer: NodeId | None = None, **fields: str) -> None:
@@ -309,7 +309,7 @@ class EventDelegate:
         members: Sequence[NodeId],
         me: int,
         post: Callable[[TransportEvent], None],
-        log: Log,
+        log: MemberLog,
         clock: Callable[[], float] = loop_s,
     ) -> None:
         self._members, self._me, self._post, self._log = members, me, post, log
@@ -318,11 +318,11 @@ class EventDelegate:
         self._comings, self._moves = TokenBuckets(1 / _COMES_S, _COMES_BURST), TokenBuckets(1 / _MOVES_S, _MOVES_BURST)
         self._split = False  # was said
 
-    def begin(self, table: Sequence[Entry]) -> None:
+    def begin(self, table: Sequence[MemberEntry]) -> None:
         """Tell what was known before we took part."""
         for k, entry in enumerate(table):
             if k != self._me and entry.status is not Status.ABSENT:
-                self._changed(Changed(k, Entry(), entry), table)
+                self._changed(Changed(k, MemberEntry(), entry), table)
 
     def trouble(self, member: int, address: str, why: str) -> None:
         """Tell that a member cannot be asked. The same is told every ten minutes."""
@@ -343,7 +343,7 @@ class EventDelegate:
         if self._refusals.worth((source, refusal.why), self._clock(), source):
             self._log("refused", str(refusal), **refusal.fields)
 
-    def notify(self, output: Output, table: Sequence[Entry]) -> None:
+    def notify(self, output: Output, table: Sequence[MemberEntry]) -> None:
         """Tell what the detector says, in view of what is known of all."""
         match output:
             case Changed():
@@ -362,7 +362,7 @@ class EventDelegate:
                 own = self._members[self._me]
                 self._log("notice", f"another process takes part as {own}, at {address}: give each board its own name")
 
-    def _changed(self, change: Changed, table: Sequence[Entry]) -> None:
+    def _changed(self, change: Changed, table: Sequence[MemberEntry]) -> None:
         peer, before, after = self._members[change.member], change.before, change.after
         if after.here and after.address and (after.address != before.address or not before.here):
             self._post(Moved(peer, after.address))
@@ -397,13 +397,13 @@ class EventDelegate:
             what = "moves or is restarted" if limit else "comes and goes"
             self._log("notice", f"{peer} {what} too often: some of these lines are left out for a while", peer)
 
-    def _what_was_said_of_us(self, by: int, was: Entry) -> str:
+    def _what_was_said_of_us(self, by: int, was: MemberEntry) -> str:
         if not was.accusers:
             return f"{self._members[by]} says that our certificate was revoked"
         who = self._names(was.accusers)
         return f"{self._members[by]} says that we had been named dead ({who} got no answer from us): we are back"
 
-    def _look_for_split(self, table: Sequence[Entry]) -> None:
+    def _look_for_split(self, table: Sequence[MemberEntry]) -> None:
         dead = [name for name, entry in zip(self._members, table, strict=True) if entry.status is Status.DEAD]
         split = len(dead) >= 2 and 3 * len(dead) >= len(table)
         if split and not self._split:

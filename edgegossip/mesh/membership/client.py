@@ -18,7 +18,7 @@ from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import membership_pb2 as pb
 from edgegossip.mesh.address import Address
 from edgegossip.mesh.base import MeshLimits, loop_s
-from edgegossip.mesh.connections import MACHINE, ChannelFactory, Machine, Security, Unreachable, words_of_rpc_error
+from edgegossip.mesh.connections import MACHINE, ChannelFactory, MeshMachine, Security, Unreachable, words_of_rpc_error
 from edgegossip.mesh.membership import wire
 from edgegossip.mesh.membership.manifest import Manifest, parse
 from edgegossip.mesh.membership.protocol import Rows
@@ -212,7 +212,7 @@ class Connections:
     needed and kept while it is used, without keepalive pings of its own: the probes are that. One
     that fails is closed, because TCP would be slow to try again. On the loop."""
 
-    def __init__(self, limits: MeshLimits, security: Security | None, machine: Machine = MACHINE) -> None:
+    def __init__(self, limits: MeshLimits, security: Security | None, machine: MeshMachine = MACHINE) -> None:
         self._channels, self._security = ChannelFactory(limits, security, machine=machine), security
         self._connections: dict[NodeId, _Connection] = {}
 

@@ -43,8 +43,8 @@ from edgegossip.mesh.membership.protocol import (
     Ack,
     Changed,
     Delay,
-    Entry,
     LocalHealth,
+    MemberEntry,
     Message,
     Nack,
     Output,
@@ -54,7 +54,7 @@ from edgegossip.mesh.membership.protocol import (
     Refuted,
     Rival,
     Rows,
-    Send,
+    SendMessage,
     Stalled,
     Status,
     SwimSettings,
@@ -120,7 +120,7 @@ class Disseminator:
 
     def __init__(self, members: int, me: int, random: Random, now_s: float, settings: SwimSettings) -> None:
         self.me, self.settings = me, settings
-        self.table = [Entry() for _ in range(members)]
+        self.table = [MemberEntry() for _ in range(members)]
         self._random = random
         self._numbers = 0
         self._pings: dict[int, tuple[int, float]] = {}  # every direct ping that may be answered: target, when
@@ -130,7 +130,7 @@ class Disseminator:
         self._spread_s = now_s  # when news is told next
         self._out: list[Output] = []
 
-    def _update(self, member: int, entry: Entry, now_s: float) -> bool:
+    def _update(self, member: int, entry: MemberEntry, now_s: float) -> bool:
         """Write a row; return whether that is news."""
         if entry == self.table[member]:
             return False
@@ -157,7 +157,7 @@ class Disseminator:
         return View(self.digest, () if has_it else rows_of(self.table))
 
     def _send(self, to: int, message: Callable[[View], Message]) -> None:
-        self._out.append(Send(to, message(self._view(to))))
+        self._out.append(SendMessage(to, message(self._view(to))))
 
     def _ping(self, to: int, now_s: float) -> int:
         number = self._next_number()
@@ -232,7 +232,7 @@ class Detector(Disseminator):
             if self.table[k].status is Status.SUSPECT:
                 self._suspected_s[k] = now_s
         last = self.table[me].incarnation
-        self.table[me] = Entry(Status.ALIVE, last + 1, session, address)
+        self.table[me] = MemberEntry(Status.ALIVE, last + 1, session, address)
         self._next_probe_s = now_s + random.uniform(0, self.settings.interval_s)
         self._next_retry_s = now_s + random.uniform(0, self.settings.retry_s)
         self.wake_s = max(now_s, self._due_s(now_s))  # when `tick` is due; infinite: nobody to ask and nothing to tell
@@ -385,7 +385,7 @@ class Detector(Disseminator):
             self._set(k, merge(self.table[k], entry), now_s)
         self._theirs[sender] = view.digest
 
-    def _refute(self, sender: int, entry: Entry, now_s: float) -> None:
+    def _refute(self, sender: int, entry: MemberEntry, now_s: float) -> None:
         """Answer what others say of us, unless it is what we said last or before."""
         own = self.table[self.me]
         if own.status is Status.LEFT or entry.incarnation < own.incarnation or entry == own:
@@ -402,7 +402,7 @@ class Detector(Disseminator):
         # A higher incarnation, which only we may claim, outdoes whatever was said.
         self._set(self.me, replace(own, incarnation=entry.incarnation + 1), now_s)
 
-    def _set(self, member: int, after: Entry, now_s: float) -> None:
+    def _set(self, member: int, after: MemberEntry, now_s: float) -> None:
         before = self.table[member]
         if after.status in (Status.ALIVE, Status.SUSPECT) and self._evicted.get(member) == after.session:
             after = replace(after, status=Status.DEAD, accusers=0)

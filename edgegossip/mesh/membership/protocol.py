@@ -40,7 +40,7 @@ class Status(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MemberEntry:
     """Holds what is known of one member."""
 
     status: Status = Status.ABSENT
@@ -54,15 +54,15 @@ class Entry:
         """Whether it counts as a part of the run now."""
         return self.status in (Status.ALIVE, Status.SUSPECT)
 
-    def accused_by(self, index: int) -> Entry:
+    def accused_by(self, index: int) -> MemberEntry:
         """Return the entry as suspected by one member more."""
         return replace(self, status=Status.SUSPECT, accusers=self.accusers | 1 << index)
 
 
-Rows: TypeAlias = tuple[tuple[int, Entry], ...]  # (place among the members, entry)
+Rows: TypeAlias = tuple[tuple[int, MemberEntry], ...]  # (place among the members, entry)
 
 
-def merge(a: Entry, b: Entry) -> Entry:
+def merge(a: MemberEntry, b: MemberEntry) -> MemberEntry:
     """Return the later of the two. Commutative, associative, idempotent."""
     if a == b:
         return a
@@ -74,7 +74,7 @@ def merge(a: Entry, b: Entry) -> Entry:
     return replace(a, session=session, address=address, accusers=a.accusers | b.accusers)
 
 
-def bounded(told: Entry, known: Entry) -> Entry:
+def bounded(told: MemberEntry, known: MemberEntry) -> MemberEntry:
     """Return what is believed of a row that came in. Members raise their incarnation by one
     whenever they come back or refute a suspicion, so a row that is far ahead of what is known is a
     lie or an echo of one: it counts as the most that is credible. Taken whole, one about somebody
@@ -85,12 +85,12 @@ def bounded(told: Entry, known: Entry) -> Entry:
     return told if told.incarnation <= most else replace(told, incarnation=most)
 
 
-def rows_of(table: Sequence[Entry]) -> Rows:
+def rows_of(table: Sequence[MemberEntry]) -> Rows:
     """Return everything worth telling of a table."""
     return tuple((k, entry) for k, entry in enumerate(table) if entry.status is not Status.ABSENT)
 
 
-def digest_of(table: Sequence[Entry]) -> int:
+def digest_of(table: Sequence[MemberEntry]) -> int:
     """Return 64 bits that differ when the tables do."""
     hash = blake2b(digest_size=8)
     for entry in table:
@@ -158,7 +158,7 @@ Message: TypeAlias = Ping | PingReq | Ack | Nack
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendMessage:
     """Asks whoever drives the detector to send a message."""
 
     to: int  # place among the members
@@ -170,8 +170,8 @@ class Changed:
     """Says that what is known of a member has changed. Never about ourselves."""
 
     member: int
-    before: Entry
-    after: Entry
+    before: MemberEntry
+    after: MemberEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class Refuted:
     """Says that others had named us suspect or dead, and that we refuted it."""
 
     by: int  # who told us
-    was: Entry
+    was: MemberEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class Rival:
     address: str
 
 
-Output: TypeAlias = Send | Changed | Refuted | PartitionHealed | Stalled | Rival
+Output: TypeAlias = SendMessage | Changed | Refuted | PartitionHealed | Stalled | Rival
 
 # -- times
 

@@ -12,7 +12,17 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._proto import membership_pb2 as pb
-from edgegossip.mesh.membership.protocol import MAX_INCARNATION, Ack, Entry, Nack, Ping, PingReq, Rows, Status, View
+from edgegossip.mesh.membership.protocol import (
+    MAX_INCARNATION,
+    Ack,
+    MemberEntry,
+    Nack,
+    Ping,
+    PingReq,
+    Rows,
+    Status,
+    View,
+)
 from edgegossip.types import ConfigError, DecodeError, NodeId
 
 M = TypeVar("M", bound=ProtobufMessage)
@@ -108,7 +118,7 @@ def rows(table: Rows) -> list[pb.Row]:
 
 def parse_rows(told: Iterable[pb.Row], members: int) -> Rows:
     """Check and read a table of so many members, with at most one row each. Raises DecodeError."""
-    found: dict[int, Entry] = {}
+    found: dict[int, MemberEntry] = {}
     for row in told:
         if row.member >= members or row.member in found:
             raise DecodeError("a membership table with a row about nobody, or two about one")
@@ -116,7 +126,9 @@ def parse_rows(told: Iterable[pb.Row], members: int) -> Rows:
             raise DecodeError("a membership table with a status or incarnation that cannot be")
         if row.accusers >> members:
             raise DecodeError("a membership table with an accuser who is no member")
-        found[row.member] = Entry(Status(row.status), row.incarnation, row.life, _address(row.address), row.accusers)
+        found[row.member] = MemberEntry(
+            Status(row.status), row.incarnation, row.life, _address(row.address), row.accusers
+        )
     return tuple(found.items())
 
 

@@ -70,7 +70,7 @@ class LiveRuns:
         self._views[k].read()
 
 
-class Server(OpenServer):
+class PageServer(OpenServer):
     """Serves the runs' page at `host`:`port`. Raises HostError."""
 
     def __init__(self, runs: LiveRuns, host: str, port: int) -> None:
@@ -82,7 +82,7 @@ class Server(OpenServer):
 
 
 class _Handler(OpenHandler):
-    server: Server
+    server: PageServer
 
     def look(self) -> None:
         asked, runs = request_target(self.path), self.server.runs
@@ -117,15 +117,15 @@ def _known(query: str) -> PageState:
     return known if min([0, known.events, known.span + 1, *numbers]) == 0 else _NOTHING
 
 
-def listen(runs: LiveRuns, host: str, port: int | None) -> Server:
+def listen(runs: LiveRuns, host: str, port: int | None) -> PageServer:
     """Listen at the port that was asked for; without one at PORT, or at any free one when that is
     taken. Raises HostError."""
     if port is not None:
-        return Server(runs, host, port)
+        return PageServer(runs, host, port)
     try:
-        return Server(runs, host, PORT)
+        return PageServer(runs, host, PORT)
     except HostError:
-        return Server(runs, host, 0)
+        return PageServer(runs, host, 0)
 
 
 def exposition(views: Sequence[RunView], *, openmetrics: bool = False) -> str:

@@ -28,7 +28,7 @@ from typing_extensions import override
 from edgegossip.mesh.base import Buffers, MeshLimits, SendReceipt, Transport, TransportEvent
 from edgegossip.node.main import Runtime
 from edgegossip.telemetry.spans import NS_PER_S, RoundClock, Span
-from edgegossip.training.base import Around, Workload
+from edgegossip.training.base import AroundWorkload, Workload
 from edgegossip.types import LocalUpdate, Metrics, NodeId, Round, RunError, Vec
 
 PATIENCE_S = 3600.0  # for one answer of the scheduler: a turn comes after those of all other boards
@@ -222,7 +222,7 @@ class DilatedRuntime(Runtime):
         return answer
 
 
-class _DilatedWorkload(Around):
+class _DilatedWorkload(AroundWorkload):
     """Computes when it is this board's turn."""
 
     def __init__(self, workload: Workload, device: DilatedRuntime) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edgegossip.recipe import DataSection
 from edgegossip.training.data import schema
-from edgegossip.training.data.base import Batch, Board, DataSet, Description, Examples, Part, Stream
+from edgegossip.training.data.base import Batch, Board, DataSet, Description, Examples, ExampleStream, Part
 from edgegossip.training.names import is_custom_function, unknown
 from edgegossip.training.rng import Purpose, permutation
 from edgegossip.types import ConfigError, DataError
@@ -40,7 +40,7 @@ P = TypeVar("P", bound=Part)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DataEntry:
     """Names the `module` that has load(name, dir, about) -> DataSet and locate(name, dir), which
     raises DataError when files are missing."""
 
@@ -50,18 +50,18 @@ class Entry:
 
 # Means and standard deviations are those of the training part, per channel, in stored units.
 _ENTRIES = {
-    "digits": Entry("vision", Description((1, 8, 8), 10, (4.885,), (6.017,))),
-    "mnist": Entry("vision", Description((1, 28, 28), 10, (33.32,), (78.57,))),
-    "fashion-mnist": Entry("vision", Description((1, 28, 28), 10, (72.94,), (90.02,))),
-    "ag-news": Entry(
+    "digits": DataEntry("vision", Description((1, 8, 8), 10, (4.885,), (6.017,))),
+    "mnist": DataEntry("vision", Description((1, 28, 28), 10, (33.32,), (78.57,))),
+    "fashion-mnist": DataEntry("vision", Description((1, 28, 28), 10, (72.94,), (90.02,))),
+    "ag-news": DataEntry(
         "text",
         Description((128,), 4, dtype="int64", names=("World", "Sports", "Business", "Sci/Tech")),
     ),
-    "sentence-length": Entry(
+    "sentence-length": DataEntry(
         "text",
         Description((48,), 6, dtype="int64", names=("5-8", "9-12", "13-16", "17-20", "21-25", "26-28")),
     ),
-    "cifar10": Entry(
+    "cifar10": DataEntry(
         "vision",
         Description((3, 32, 32), 10, (125.3, 122.95, 113.87), (62.99, 62.09, 66.70)),
     ),
@@ -174,7 +174,7 @@ def open_data(section: DataSection, board: Board | None = None) -> DataSet:
     return DataSet(source, about, train, None if test is None else _first(test, section.test_examples))
 
 
-def _entry(name: str) -> Entry:
+def _entry(name: str) -> DataEntry:
     if name not in _ENTRIES:
         raise unknown("data.name", name, [*_ENTRIES, *_READERS, "module:function"])
     return _ENTRIES[name]
@@ -206,7 +206,7 @@ def _first(part: P, count: int) -> P:
     """The first `count` examples; 0 means all. Of a stream: of each pass."""
     if not count:
         return part
-    if isinstance(part, Stream):
+    if isinstance(part, ExampleStream):
         if part.batched:
             raise ConfigError(
                 f"data.train_examples = {count}: a DataLoader makes batches of its own; let its data "
@@ -235,7 +235,7 @@ def _classes(part: Examples) -> NDArray[Any]:
 def _held_out(source: str, train: Part, share: float) -> tuple[Examples, Examples]:
     """Part of the examples as a test set: the same ones whenever these data are opened, whatever
     the run's seed, so that a model goes on from a checkpoint without having seen its test set."""
-    if isinstance(train, Stream):
+    if isinstance(train, ExampleStream):
         raise ConfigError(
             f"data.test_share = {share:g}: {source} is a stream, of which nothing can be held out; "
             "return a test part beside it"

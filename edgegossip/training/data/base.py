@@ -185,7 +185,7 @@ class Items(Examples):
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class ExampleStream:
     """Gives examples without an index, of which there may be any number, such as a torch
     `IterableDataset` or `DataLoader`.
 
@@ -197,7 +197,7 @@ class Stream:
     length: int = 0
 
 
-Part: TypeAlias = Examples | Stream
+Part: TypeAlias = Examples | ExampleStream
 
 
 def with_targets(part: Part, turned: Callable[[NDArray[Any]], NDArray[Any]]) -> Part:
@@ -210,7 +210,7 @@ def with_targets(part: Part, turned: Callable[[NDArray[Any]], NDArray[Any]]) -> 
     def one(taken: Batch) -> Batch:
         return taken if taken.targets is None else Batch(taken.inputs, turned(np.asarray(taken.targets)[None])[0])
 
-    if isinstance(part, Stream):
+    if isinstance(part, ExampleStream):
         change = batch if part.batched else one
         return replace(part, begin=lambda: map(change, part.begin()))
     targets = None if part.targets is None else turned(part.targets)
@@ -299,7 +299,7 @@ class DataSet:
     def indexed(self) -> Examples:
         """Return the training part, where it can be partitioned by index. Raises DataError for a
         stream."""
-        if isinstance(self.train, Stream):
+        if isinstance(self.train, ExampleStream):
             raise DataError(
                 f"{self.name} is a stream, which cannot be shared out by index: give each board a "
                 'stream of its own, and set data.partition = "local"'

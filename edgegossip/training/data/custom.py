@@ -30,11 +30,11 @@ from edgegossip.training.data.base import (
     Batch,
     Board,
     Examples,
+    ExampleStream,
     InMemory,
     ItemInputs,
     Items,
     Part,
-    Stream,
     native,
     stacked,
 )
@@ -77,7 +77,7 @@ def parts(source: str, given: Any) -> Parts:
     else:
         train, test = given, None
     made = None if test is None else _part(f"{source}, test part", test)
-    if isinstance(made, Stream):
+    if isinstance(made, ExampleStream):
         made = _collected(f"{source}, test part", made)
     return _part(f"{source}, training part", train), made, ()
 
@@ -122,7 +122,7 @@ def _part(source: str, given: Any) -> Part:
     if not plain and hasattr(given, "__getitem__") and hasattr(given, "__len__"):
         return _items(source, given)
     if not plain and hasattr(given, "__iter__"):
-        return Stream(lambda: _pairs(source, given), length=_length(given))
+        return ExampleStream(lambda: _pairs(source, given), length=_length(given))
     raise DataError(f"{source} {_EXPECTED}; found {_shown(given)}")
 
 
@@ -163,10 +163,10 @@ def _same(target: NDArray[Any] | None, listed: Any) -> bool:
     return target is not None and np.array_equal(target, listed)
 
 
-def _loader(source: str, loader: Any) -> Stream:
+def _loader(source: str, loader: Any) -> ExampleStream:
     """A torch `DataLoader`: its batches, as its own collate function made them."""
     sized = hasattr(loader.dataset, "__len__")
-    return Stream(
+    return ExampleStream(
         lambda: _pairs(source, loader),
         batched=True,
         length=len(loader.dataset) if sized else 0,
@@ -202,7 +202,7 @@ def _number(source: str, value: Any) -> NDArray[Any]:
     return native(array)
 
 
-def _collected(source: str, stream: Stream) -> Examples:
+def _collected(source: str, stream: ExampleStream) -> Examples:
     """A stream that is a test set, in memory. Raises DataError for one that does not end."""
     batches = list(islice(stream.begin(), _TEST_LIMIT + 1))
     if not batches:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.training.data.base import Batch, Description, Examples, InMemory, Items, Part, Selected, Stream
+from edgegossip.training.data.base import Batch, Description, Examples, ExampleStream, InMemory, Items, Part, Selected
 from edgegossip.training.data.schema import blurred, chunks, composed, twins
 
 _LOOKED_AT, _MADE = 64, 8  # examples, spread over all; of those that are made one by one
@@ -32,7 +32,7 @@ def doubts(train: Part, about: Description, whole: bool = False, test: Examples 
     examples; of a stream nothing is known. Looks at a few of them, and at many rows of a table in
     memory. `whole`: they are all there are, and no share that was dealt out. `test`: what is tested
     on, held against all of them that are in memory."""
-    if isinstance(train, Stream) or len(train) < 2:
+    if isinstance(train, ExampleStream) or len(train) < 2:
         return []
     batch = _sample(train, about)
     inputs = batch.inputs
@@ -58,7 +58,7 @@ def sizes(train: Part, about: Description) -> dict[str, float]:
     """Return of what size the inputs are as the model gets them, to one digit, by column or channel
     where these are few: what boards may tell each other (`agreement.unlike`). Empty where nothing
     is known."""
-    if isinstance(train, Stream) or not len(train) or about.dtype == "int64" or about.scale == "board":
+    if isinstance(train, ExampleStream) or not len(train) or about.dtype == "int64" or about.scale == "board":
         return {}  # what each board has scaled by itself has no unit left
     values = np.abs(_scaled(_sample(train, about).inputs, about))
     few = values.shape[1] <= _LOOKED_AT

@@ -28,7 +28,7 @@ from edgegossip.training.data import schema
 from edgegossip.training.data.base import Board
 from edgegossip.training.data.custom import Parts
 from edgegossip.training.data.folders import own_folder
-from edgegossip.training.data.pictures import PARAMS, Form, Pictures, check_together
+from edgegossip.training.data.pictures import PARAMS, PictureForm, Pictures, check_together
 from edgegossip.training.names import unknown
 from edgegossip.types import DataError
 
@@ -49,7 +49,7 @@ def check(section: DataSection) -> None:
     for key in section.params:
         if key not in PARAMS:
             raise unknown("a key of data.params for image-folder", key, PARAMS)
-    Form.of(section)
+    PictureForm.of(section)
 
 
 def locate(section: DataSection, folder: str) -> None:
@@ -61,7 +61,7 @@ def locate(section: DataSection, folder: str) -> None:
 def load(section: DataSection, folder: str, board: Board) -> Parts:
     """Look through the pictures. Raises DataError where there is none, and for those that cannot be
     read."""
-    root, form = own_folder("image-folder", folder), Form.of(section)
+    root, form = own_folder("image-folder", folder), PictureForm.of(section)
     parts, classes, skipped = _find(root, section)
     numbers = schema.numbered(f"image-folder in {root}", classes, section) if classes else {}
     made = [_pictures(part, numbers, form) for part in parts]
@@ -86,7 +86,7 @@ class _Part:
         return [path for paths in self.classes.values() for path in paths] or self.stray
 
 
-def _pictures(part: _Part, numbers: Mapping[str, int], form: Form) -> Pictures:
+def _pictures(part: _Part, numbers: Mapping[str, int], form: PictureForm) -> Pictures:
     paths = part.paths
     labels = [numbers[name] for name, found in part.classes.items() for _ in found]
     targets = np.array(labels, np.int64) if numbers else None

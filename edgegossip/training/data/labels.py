@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.recipe import DataSection
-from edgegossip.training.data.base import Examples, Part, Stream, native, with_targets
+from edgegossip.training.data.base import Examples, ExampleStream, Part, native, with_targets
 from edgegossip.types import ConfigError, DataError
 
 MANY = 20  # as many classes, or classes without an example, may always be
@@ -137,7 +137,7 @@ def check_masks(source: str, different: int, high: int) -> None:
 def _seen(train: Part, first: NDArray[Any]) -> NDArray[Any]:
     """The targets, as far as they are known: all, or where the first one may be a class some of
     those that come one at a time."""
-    if isinstance(train, Stream):
+    if isinstance(train, ExampleStream):
         return first
     if train.targets is not None:
         return np.asarray(train.targets)

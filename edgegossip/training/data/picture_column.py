@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgegossip.recipe import DataSection
-from edgegossip.training.data.pictures import PARAMS, File, Form, Pictures, all_grey
+from edgegossip.training.data.pictures import PARAMS, File, PictureForm, Pictures, all_grey
 from edgegossip.types import ConfigError, DataError
 
 
@@ -63,4 +63,4 @@ def read(
         return name, Path(found["path"]) if found["bytes"] is None else BytesIO(found["bytes"])
 
     grey = section.shape[:1] == [1] if section.shape else all_grey(file(k) for k in range(len(stored)))
-    return Pictures.of(file, len(stored), Form.of(section, grey), targets, target)
+    return Pictures.of(file, len(stored), PictureForm.of(section, grey), targets, target)

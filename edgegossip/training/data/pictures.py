@@ -48,7 +48,7 @@ _MOST_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class PictureForm:
     """Says what pictures are brought to."""
 
     size: tuple[int, int] | None  # height and width; None: their own, which then is the same of all
@@ -56,7 +56,7 @@ class Form:
     span: tuple[float, float] | None = None  # what becomes 0 and 255, of more than 8 bits
 
     @classmethod
-    def of(cls, section: DataSection, grey: bool = False) -> Form:
+    def of(cls, section: DataSection, grey: bool = False) -> PictureForm:
         """Read data.params and data.shape. `grey`: where they leave it open. Raises ConfigError,
         and HostError without Pillow."""
         if find_spec("PIL") is None:
@@ -107,7 +107,7 @@ class Decoded(NamedTuple):
     size: tuple[int, int]  # width and height, as stored
 
 
-def decode(file: File, form: Form) -> Decoded:
+def decode(file: File, form: PictureForm) -> Decoded:
     """Read one picture. Raises DataError that names it."""
     from PIL import Image, ImageOps
 
@@ -210,7 +210,7 @@ class _Statistics:
 class Pictures(Items):
     """Gives pictures, each decoded when it is needed, after all were looked through."""
 
-    form: Form
+    form: PictureForm
     statistics: _Statistics
 
     @classmethod
@@ -218,7 +218,7 @@ class Pictures(Items):
         cls,
         file: Callable[[int], File],
         count: int,
-        form: Form,
+        form: PictureForm,
         targets: NDArray[Any] | None,
         target: Callable[[int], NDArray[Any]] | None = None,
     ) -> Pictures:
@@ -297,7 +297,7 @@ def check_together(parts: Sequence[Examples], names: Sequence[str]) -> None:
         )
 
 
-def _look_through(file: Callable[[int], File], count: int, form: Form) -> tuple[_Statistics, tuple[int, int]]:
+def _look_through(file: Callable[[int], File], count: int, form: PictureForm) -> tuple[_Statistics, tuple[int, int]]:
     """Decode all, on as many cores as there are, with no more than a few in memory."""
     found, broken, size, first = [], [], form.size, ""
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -25,10 +25,10 @@ from edgegossip.training.data.base import (
     Batch,
     Description,
     Examples,
+    ExampleStream,
     InMemory,
     Items,
     Part,
-    Stream,
 )
 from edgegossip.types import ConfigError, DataError
 
@@ -187,7 +187,7 @@ def describe(
 
 def sample(source: str, part: Part) -> Batch:
     """Return the first example of a part, a batch of one. Raises DataError when there is none."""
-    if isinstance(part, Stream):
+    if isinstance(part, ExampleStream):
         first = next(part.begin(), None)
         if first is None or (part.batched and not len(first.inputs)):
             raise DataError(f"{source}: the stream ends before its first example")
@@ -222,11 +222,11 @@ def scaled(about: Description, train: Part | None, section: DataSection) -> Desc
     if how == "auto" and local:
         middle = (_MIDDLE,) * about.shape[0]
         return replace(about, mean=middle, std=middle, scale="declared")
-    if how == "together" and not isinstance(train, Stream):
+    if how == "together" and not isinstance(train, ExampleStream):
         return replace(about, mean=(), std=(), scale="together")
     if train is None:
         return replace(about, mean=(), std=(), scale="board" if local else "declared")
-    if isinstance(train, Stream):
+    if isinstance(train, ExampleStream):
         raise ConfigError(
             f"data.normalise = {how}: a stream cannot be looked through first; declare data.mean and "
             "data.std, or say none"
@@ -289,7 +289,7 @@ def blurred(array: NDArray[Any]) -> NDArray[np.bool_]:
 def counts(train: Part, about: Description) -> NDArray[np.int64] | None:
     """Return int64[classes], the examples of each class, where that can be known without reading
     every input."""
-    if about.target != "class" or isinstance(train, Stream) or train.targets is None:
+    if about.target != "class" or isinstance(train, ExampleStream) or train.targets is None:
         return None
     return np.bincount(train.targets, minlength=about.classes).astype(np.int64)
 
@@ -411,7 +411,7 @@ def _check_numbers(source: str, part: Part, dtype: str) -> None:
     """Look through arrays in memory: each value is a number of float32, and not the same there as
     all others. Maps of files may be larger than memory and wait for their batches
     (`DataLoader`)."""
-    if isinstance(part, Stream | Items):
+    if isinstance(part, ExampleStream | Items):
         return
     arrays = [("inputs", part.inputs.array)] if isinstance(part.inputs, InMemory) else []
     if part.targets is not None:
@@ -435,7 +435,11 @@ def _check_numbers(source: str, part: Part, dtype: str) -> None:
 
 def _check_tokens(source: str, part: Part) -> None:
     """Raise DataError for whole numbers in memory that are below 0, and so no tokens."""
-    if isinstance(part, Stream) or not isinstance(part.inputs, InMemory) or isinstance(part.inputs.array, np.memmap):
+    if (
+        isinstance(part, ExampleStream)
+        or not isinstance(part.inputs, InMemory)
+        or isinstance(part.inputs.array, np.memmap)
+    ):
         return
     array = part.inputs.array
     for place in np.argwhere(array < 0)[:1].tolist():
@@ -458,7 +462,7 @@ def _classes(parts: Sequence[tuple[str, Part]], about: Description, section: Dat
         return 0
     most = -1
     for source, part in parts:
-        if isinstance(part, Stream):
+        if isinstance(part, ExampleStream):
             if not wanted:
                 raise ConfigError(
                     f"{source} is a stream, which cannot be looked through first: say the number of "
@@ -492,7 +496,7 @@ def _classes(parts: Sequence[tuple[str, Part]], about: Description, section: Dat
 def _check_several(source: str, train: Part, classes: int, about: Description, section: DataSection) -> None:
     """Raise DataError where all training examples are of one class, those of all boards as far as
     is known here: then a loss of 0 is no success."""
-    labels = None if isinstance(train, Stream) or about.target != "class" else train.targets
+    labels = None if isinstance(train, ExampleStream) or about.target != "class" else train.targets
     same = labels is not None and len(labels) > 1 and bool((labels == labels[0]).all())
     if about.target in ("class", "places") and (classes == 1 or (same and section.partition != "local")):
         raise DataError(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ModelEntry:
     """Names a builder, what a recipe may set (`params`) and what the name itself sets (`fixed`)."""
 
     help: str
@@ -34,24 +34,24 @@ class Entry:
 
 
 _ENTRIES = {
-    "mlp": Entry("fully connected layers", "vision", "mlp", ("hidden",)),
-    "cnn": Entry("two convolutions and two linear layers", "vision", "cnn", ("channels", "hidden")),
-    "resnet8": Entry("CIFAR ResNet, 0.08 M values at 32 x 32 x 3", "vision", "cifar_resnet", (), {"blocks": 1}),
-    "resnet14": Entry("CIFAR ResNet, 0.18 M", "vision", "cifar_resnet", (), {"blocks": 2}),
-    "resnet20": Entry("CIFAR ResNet, 0.27 M (He et al. 2016)", "vision", "cifar_resnet", (), {"blocks": 3}),
-    "resnet32": Entry("CIFAR ResNet, 0.47 M", "vision", "cifar_resnet", (), {"blocks": 5}),
-    "resnet44": Entry("CIFAR ResNet, 0.66 M", "vision", "cifar_resnet", (), {"blocks": 7}),
-    "resnet54": Entry("CIFAR ResNet, 0.76 M", "vision", "cifar_resnet", (), {"blocks": 8}),
-    "resnet56": Entry("CIFAR ResNet, 0.86 M", "vision", "cifar_resnet", (), {"blocks": 9}),
-    "resnet110": Entry("CIFAR ResNet, 1.7 M", "vision", "cifar_resnet", (), {"blocks": 18}),
-    "resnet18": Entry("ImageNet ResNet, 11 M", "vision", "resnet", (), {"depth": 18}),
-    "resnet34": Entry("ImageNet ResNet, 21 M", "vision", "resnet", (), {"depth": 34}),
-    "resnet50": Entry("ImageNet ResNet, 24 M with 10 classes", "vision", "resnet", (), {"depth": 50}),
-    "resnet50v2": Entry("ResNet with activations first, 24 M", "vision", "resnet50v2"),
-    "densenet121": Entry("DenseNet, 7 M", "vision", "densenet121"),
-    "vgg11": Entry("VGG, 9.5 M with hidden = 512", "vision", "vgg11", ("hidden",)),
-    "nasnet-mobile": Entry("NASNet-A (mobile), 4.2 M values and the head", "nasnet", "nasnet_mobile"),
-    "distilbert": Entry(
+    "mlp": ModelEntry("fully connected layers", "vision", "mlp", ("hidden",)),
+    "cnn": ModelEntry("two convolutions and two linear layers", "vision", "cnn", ("channels", "hidden")),
+    "resnet8": ModelEntry("CIFAR ResNet, 0.08 M values at 32 x 32 x 3", "vision", "cifar_resnet", (), {"blocks": 1}),
+    "resnet14": ModelEntry("CIFAR ResNet, 0.18 M", "vision", "cifar_resnet", (), {"blocks": 2}),
+    "resnet20": ModelEntry("CIFAR ResNet, 0.27 M (He et al. 2016)", "vision", "cifar_resnet", (), {"blocks": 3}),
+    "resnet32": ModelEntry("CIFAR ResNet, 0.47 M", "vision", "cifar_resnet", (), {"blocks": 5}),
+    "resnet44": ModelEntry("CIFAR ResNet, 0.66 M", "vision", "cifar_resnet", (), {"blocks": 7}),
+    "resnet54": ModelEntry("CIFAR ResNet, 0.76 M", "vision", "cifar_resnet", (), {"blocks": 8}),
+    "resnet56": ModelEntry("CIFAR ResNet, 0.86 M", "vision", "cifar_resnet", (), {"blocks": 9}),
+    "resnet110": ModelEntry("CIFAR ResNet, 1.7 M", "vision", "cifar_resnet", (), {"blocks": 18}),
+    "resnet18": ModelEntry("ImageNet ResNet, 11 M", "vision", "resnet", (), {"depth": 18}),
+    "resnet34": ModelEntry("ImageNet ResNet, 21 M", "vision", "resnet", (), {"depth": 34}),
+    "resnet50": ModelEntry("ImageNet ResNet, 24 M with 10 classes", "vision", "resnet", (), {"depth": 50}),
+    "resnet50v2": ModelEntry("ResNet with activations first, 24 M", "vision", "resnet50v2"),
+    "densenet121": ModelEntry("DenseNet, 7 M", "vision", "densenet121"),
+    "vgg11": ModelEntry("VGG, 9.5 M with hidden = 512", "vision", "vgg11", ("hidden",)),
+    "nasnet-mobile": ModelEntry("NASNet-A (mobile), 4.2 M values and the head", "nasnet", "nasnet_mobile"),
+    "distilbert": ModelEntry(
         "transformer for text, 66 M as published",
         "distilbert",
         "distilbert",

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from edgegossip import int8, native
 from edgegossip.accept.int8_step import training_of
 from edgegossip.native import coding, eden, half, sparse
-from edgegossip.native.quantise import Kind, Quantiser
+from edgegossip.native.quantise import LevelKind, Quantiser
 
 START = 7_000_000
 GETSID = ctypes.CDLL(None).getsid
@@ -77,7 +77,7 @@ def codec(name: str, coder: str, way: str, n: int) -> Work:
         )
     else:
         bits = int(name[-1])
-        quantiser = Quantiser(Kind.UNIFORM, bits, 2 ** (bits - 1) - 1, 512)
+        quantiser = Quantiser(LevelKind.UNIFORM, bits, 2 ** (bits - 1) - 1, 512)
         state = coding.new_state()
         body = np.empty(coding.bound(n, quantiser, coder), np.uint8)
         size = coding.encode(quantiser, x, 1, coder, state, body)

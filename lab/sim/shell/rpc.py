@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh.address import Address, parse
-from edgegossip.mesh.connections import Machine
+from edgegossip.mesh.connections import MeshMachine
 from lab.sim.network import Clock, Network
 from lab.sim.shell.process import Process
 
@@ -470,13 +470,13 @@ class Stack:
                 end.pipe.send("close")
         self.ends.clear()
 
-    def machine(self) -> Machine:
+    def machine(self) -> MeshMachine:
         """Return what the mesh runs on."""
         aio = SimpleNamespace(
             insecure_channel=lambda target, options: Channel(self, target, options),
             server=lambda options: Server(self, options),
         )
-        return Machine(self.process, aio, lambda text, *, insecure: parse(text, "listen address"))
+        return MeshMachine(self.process, aio, lambda text, *, insecure: parse(text, "listen address"))
 
 
 class _Inbox:

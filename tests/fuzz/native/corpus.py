@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from edgegossip.native import coding
-from edgegossip.native.quantise import Kind, Quantiser
+from edgegossip.native.quantise import LevelKind, Quantiser
 
 GOLDEN = Path(__file__).parents[2] / "conformance" / "golden"
 DECODERS = {"fp32": 0, "fp16": 1, "bf16": 2, "minmax8": 3, "topk": 4, "randk": 5, "dither": 7, "deadzone": 8}
@@ -47,7 +47,7 @@ def long_runs() -> Iterator[bytes]:
     """Sections of runs in whose blocks several items are read at once, of codes of 2 to 8 bits."""
     rng = np.random.default_rng(1)
     for bits in (2, 3, 4, 6, 8):
-        q = Quantiser(Kind.UNIFORM, bits, 2 ** (bits - 1) - 1, 0)
+        q = Quantiser(LevelKind.UNIFORM, bits, 2 ** (bits - 1) - 1, 0)
         for signs in ((1,), (-1, 1)):
             levels = np.minimum(rng.geometric(0.8, LONG), q.levels) * rng.choice(signs, LONG)
             x = np.where(rng.random(LONG) < 0.07, levels, 0).astype(np.float32)

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from edgegossip.checkpoint.writer import Writer
 from edgegossip.mesh.base import PeerUp
-from edgegossip.mesh.outbound import Edge, Status
+from edgegossip.mesh.outbound import OutgoingEdge, Status
 from edgegossip.node.gossip_node import GossipNode
 from lab.sim import Named, Options, run, schedule_of
 from lab.sim.__main__ import sim
@@ -49,7 +49,7 @@ def test_what_the_process_did_before_does_not_show() -> None:
 def once_only(real: Any) -> Callable[..., None]:
     """Tells the node that a peer is there the first time, and never that it is back."""
 
-    def came_up(self: Edge) -> None:
+    def came_up(self: OutgoingEdge) -> None:
         if self.status is Status.NEW:
             self._post(PeerUp(self.peer))
         self._cancel_down_timer()
@@ -68,7 +68,7 @@ MISTAKES = {
         ],
     ),
     "the writer writes nothing": ("kept", CRASH, [(Writer, "offer", lambda real: lambda self, *args, **meta: None)]),
-    "a peer never comes back": ("shut-out", SPLIT, [(Edge, "_came_up", once_only)]),
+    "a peer never comes back": ("shut-out", SPLIT, [(OutgoingEdge, "_came_up", once_only)]),
 }
 
 

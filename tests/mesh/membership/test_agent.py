@@ -15,7 +15,7 @@ from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.base import Moved, TransportEvent
 from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership.agent import Agent
-from edgegossip.mesh.membership.protocol import Entry, Output, Ping, Rows, Status, SwimSettings, View
+from edgegossip.mesh.membership.protocol import MemberEntry, Output, Ping, Rows, Status, SwimSettings, View
 from edgegossip.types import PeerError
 from tests.mesh.fleet import TestFleet
 from tests.mesh.security.support import LIMITS
@@ -165,7 +165,7 @@ def test_messages_that_keep_coming_do_not_hold_the_detector_back() -> None:
         return called
 
     try:
-        known = tuple((k, Entry(Status.ALIVE, 1, k, "127.0.0.1:9")) for k in (1, 2))
+        known = tuple((k, MemberEntry(Status.ALIVE, 1, k, "127.0.0.1:9")) for k in (1, 2))
         a.transport.submit(a.agent.start(a.transport.address, known=known)).result(10.0)
         assert a.transport.submit(flood(2 * QUICK.retry_s)).result(30.0) > 3
     finally:

@@ -11,7 +11,7 @@ from edgegossip.mesh.membership.protocol import (
     MAX_INCARNATION,
     MAX_STEP,
     Changed,
-    Entry,
+    MemberEntry,
     PartitionHealed,
     Ping,
     Refuted,
@@ -230,7 +230,7 @@ HIGHEST = MAX_INCARNATION - 1  # that passes the wire
 
 def lie(world: World, to: int, about: int, incarnation: int, status: Status = Status.DEAD) -> None:
     """Member 3 was taken over."""
-    entry = Entry(status, incarnation, world.nodes[about].table[about].session, "10.0.0.66:1", accusers=8)
+    entry = MemberEntry(status, incarnation, world.nodes[about].table[about].session, "10.0.0.66:1", accusers=8)
     world._perform(to, world.nodes[to].receive(3, Ping(10**6, View(1, ((about, entry),))), world.clock.now))
 
 
@@ -263,9 +263,9 @@ def test_a_newcomer_that_is_told_a_lie_comes_in_all_the_same() -> None:
     world.kill(0)
     world.run(NAMED_S)
     for k in (0, 1):
-        world.nodes[3].table[k] = Entry(Status.DEAD, HIGHEST, 1, "10.0.0.66:1", accusers=8)
+        world.nodes[3].table[k] = MemberEntry(Status.DEAD, HIGHEST, 1, "10.0.0.66:1", accusers=8)
     world.start(0, seed_member=3)
-    world.nodes[3].table[0] = world.nodes[3].table[1] = Entry()  # it told nobody else
+    world.nodes[3].table[0] = world.nodes[3].table[1] = MemberEntry()  # it told nobody else
     world.nodes[3]._digest = None
     world.run(12.0)
     assert all_alive(world) and world.agree() and not world.refused

@@ -11,12 +11,12 @@ from edgegossip.mesh.membership.detector import Detector
 from edgegossip.mesh.membership.protocol import (
     Ack,
     Changed,
-    Entry,
+    MemberEntry,
     Nack,
     Ping,
     PingReq,
     Refuted,
-    Send,
+    SendMessage,
     Stalled,
     Status,
     View,
@@ -24,7 +24,7 @@ from edgegossip.mesh.membership.protocol import (
 
 
 def detector(members: int = 4) -> Detector:
-    known = tuple((k, Entry(Status.ALIVE, 1, k + 1, f"10.0.0.{k}:7700")) for k in range(1, members))
+    known = tuple((k, MemberEntry(Status.ALIVE, 1, k + 1, f"10.0.0.{k}:7700")) for k in range(1, members))
     return Detector(members, 0, "10.0.0.0:7700", 1, Random(1), 100.0, known=known)
 
 
@@ -35,7 +35,7 @@ def settled(node: Detector, now_s: float) -> None:
 
 
 def pings(outputs: list) -> dict[int, int]:
-    return {o.to: o.message.number for o in outputs if isinstance(o, Send) and isinstance(o.message, Ping)}
+    return {o.to: o.message.number for o in outputs if isinstance(o, SendMessage) and isinstance(o.message, Ping)}
 
 
 def test_who_takes_itself_for_slow_waits_for_a_probe_under_way_and_does_not_spin() -> None:
@@ -56,8 +56,8 @@ def test_who_takes_itself_for_slow_waits_for_a_probe_under_way_and_does_not_spin
 def test_a_process_does_not_share_the_fate_of_the_one_before_it(status: Status) -> None:
     """Killed, suspected, and started again before that suspicion was over."""
     known = (
-        (0, Entry(status, 3, 77, "10.0.0.0:7700", accusers=2)),
-        *((k, Entry(Status.ALIVE, 1, k + 1, f"10.0.0.{k}:7700")) for k in (1, 2)),
+        (0, MemberEntry(status, 3, 77, "10.0.0.0:7700", accusers=2)),
+        *((k, MemberEntry(Status.ALIVE, 1, k + 1, f"10.0.0.{k}:7700")) for k in (1, 2)),
     )
     node, now_s, asked = Detector(3, 0, "10.0.0.0:7700", 1, Random(1), 100.0, known=known), 100.0, set[int]()
     while now_s < 130.0:
@@ -73,7 +73,7 @@ def test_a_refused_probe_goes_to_others_at_once_and_their_no_makes_a_suspect() -
     settled(node, 100.0)
     out = node.suspect(2, 100.0)
     out = [*node.failed(2, pings(out)[2], 100.01), *node.tick(100.01)]
-    asked = {o.to: o.message for o in out if isinstance(o, Send) and isinstance(o.message, PingReq)}
+    asked = {o.to: o.message for o in out if isinstance(o, SendMessage) and isinstance(o.message, PingReq)}
     assert set(asked) == {1, 3} and all(m.target == 2 for m in asked.values())
     for helper, message in asked.items():
         node.receive(helper, Nack(message.number, View(node.digest)), 100.02)
@@ -102,7 +102,9 @@ def test_an_indirect_probe_is_answered_either_way() -> None:
     assert [(o.to, o.message.number) for o in out if isinstance(o.message, Ack)] == [(1, 77)]
     out = node.receive(1, PingReq(78, 3, 0.5, View(node.digest)), 100.2)
     late = [o for t in (100.4, 100.71) for o in node.tick(t)]
-    assert [(o.to, o.message.number) for o in late if isinstance(o, Send) and isinstance(o.message, Nack)] == [(1, 78)]
+    assert [(o.to, o.message.number) for o in late if isinstance(o, SendMessage) and isinstance(o.message, Nack)] == [
+        (1, 78)
+    ]
 
 
 @pytest.mark.parametrize("reaction", ["answers", "refuses", "is silent"])
@@ -115,25 +117,29 @@ def test_indirect_probes_of_many_do_not_make_us_a_nuisance(reaction: str) -> Non
     for k in range(200):
         now_s += 0.01
         out = node.receive(1 + 2 * (k % 2), PingReq(1000 + k, 2, 0.4, View(node.digest)), now_s)
-        for number in [o.message.number for o in out if isinstance(o, Send) and o.to == 2]:
+        for number in [o.message.number for o in out if isinstance(o, SendMessage) and o.to == 2]:
             asked += 1
             if reaction == "answers":
                 out += node.receive(2, Ack(number, View(node.digest)), now_s + 0.001)
             elif reaction == "refuses":
                 out += node.failed(2, number, now_s + 0.001)
-        told += sum(isinstance(o.message, Ack | Nack) for o in [*out, *node.tick(now_s + 0.002)] if isinstance(o, Send))
-    told += sum(isinstance(o.message, Nack) for o in node.tick(now_s + 0.45) if isinstance(o, Send) and o.to != 2)
+        told += sum(
+            isinstance(o.message, Ack | Nack) for o in [*out, *node.tick(now_s + 0.002)] if isinstance(o, SendMessage)
+        )
+    told += sum(
+        isinstance(o.message, Nack) for o in node.tick(now_s + 0.45) if isinstance(o, SendMessage) and o.to != 2
+    )
     assert 9 <= asked <= 11 and told == 200
     assert not node._requests and len(node._pings) - before <= asked + 5
 
 
 def test_a_suspect_is_told_by_the_very_next_message_and_objects() -> None:
     node = detector()
-    accused = Entry(Status.SUSPECT, node.table[0].incarnation, 1, "10.0.0.0:7700", accusers=2)
+    accused = MemberEntry(Status.SUSPECT, node.table[0].incarnation, 1, "10.0.0.0:7700", accusers=2)
     out = node.receive(1, Ping(5, View(1, ((0, accused),))), 100.0)
     assert Refuted(1, accused) in out
     assert node.table[0].status is Status.ALIVE and node.table[0].incarnation == accused.incarnation + 1
-    [answer] = [o.message for o in out if isinstance(o, Send)]
+    [answer] = [o.message for o in out if isinstance(o, SendMessage)]
     assert isinstance(answer, Ack) and dict(answer.view.rows)[0] == node.table[0]
 
 
@@ -178,7 +184,7 @@ def test_a_pause_is_noticed_once_however_much_waits_to_be_read_after_it() -> Non
 
 def test_what_others_say_of_an_earlier_process_of_ours_is_outdone_without_an_objection() -> None:
     node = detector()
-    earlier = Entry(Status.ALIVE, node.table[0].incarnation + 4, 99, "10.0.0.77:1")
+    earlier = MemberEntry(Status.ALIVE, node.table[0].incarnation + 4, 99, "10.0.0.77:1")
     out = node.receive(1, Ping(5, View(1, ((0, earlier),))), 100.0)
     assert node.table[0].incarnation == earlier.incarnation + 1 and node.table[0].session == 1
     assert not any(isinstance(o, Refuted) for o in out)

@@ -9,7 +9,7 @@ from typing import Any
 from edgegossip.mesh.base import MeshLimits
 from edgegossip.mesh.membership.agent import EventDelegate
 from edgegossip.mesh.membership.client import Connections
-from edgegossip.mesh.membership.protocol import Changed, Entry, Refuted, Status
+from edgegossip.mesh.membership.protocol import Changed, MemberEntry, Refuted, Status
 from edgegossip.untrusted import Refusal
 
 
@@ -94,8 +94,8 @@ def test_a_member_cannot_fill_the_log_whatever_is_said_of_it() -> None:
     """By itself (it moves with every message) or by one that lies (it dies and comes back)."""
     now_s = [0.0]
     told, log = delegate(now_s)
-    here = Entry(Status.ALIVE, 1, 7, "10.0.0.2:1")
-    told.notify(Changed(1, Entry(), here), [here, here])
+    here = MemberEntry(Status.ALIVE, 1, 7, "10.0.0.2:1")
+    told.notify(Changed(1, MemberEntry(), here), [here, here])
     for k in range(1000):
         now_s[0] += 0.05
         there = replace(here, address=f"10.0.0.2:{k + 2}")
@@ -115,5 +115,5 @@ def test_a_member_cannot_fill_the_log_whatever_is_said_of_it() -> None:
 
 def test_a_board_that_was_revoked_hears_that_and_nothing_else() -> None:
     told, log = delegate([0.0])
-    told.notify(Refuted(1, Entry(Status.DEAD, 3, 7, "10.0.0.2:1")), [Entry(), Entry()])
+    told.notify(Refuted(1, MemberEntry(Status.DEAD, 3, 7, "10.0.0.2:1")), [MemberEntry(), MemberEntry()])
     assert log == ["pi-02 says that our certificate was revoked"]

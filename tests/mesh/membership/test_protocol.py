@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from edgegossip.mesh.membership.protocol import (
     Delay,
-    Entry,
     LocalHealth,
+    MemberEntry,
     Status,
     SwimSettings,
     bits,
@@ -21,7 +21,7 @@ from edgegossip.mesh.membership.protocol import (
 from edgegossip.types import ConfigError
 
 ENTRIES = st.builds(
-    Entry,
+    MemberEntry,
     st.sampled_from(Status),
     st.integers(0, 3),
     st.integers(0, 2),
@@ -32,7 +32,7 @@ ENTRIES = st.builds(
 
 @given(ENTRIES, ENTRIES, ENTRIES)
 @settings(deadline=None)
-def test_merging_is_a_join(a: Entry, b: Entry, c: Entry) -> None:
+def test_merging_is_a_join(a: MemberEntry, b: MemberEntry, c: MemberEntry) -> None:
     assert merge(a, a) == a
     assert merge(a, b) == merge(b, a)
     assert merge(merge(a, b), c) == merge(a, merge(b, c))
@@ -40,7 +40,7 @@ def test_merging_is_a_join(a: Entry, b: Entry, c: Entry) -> None:
 
 
 @given(ENTRIES, ENTRIES)
-def test_only_a_higher_incarnation_takes_back_what_was_said(a: Entry, b: Entry) -> None:
+def test_only_a_higher_incarnation_takes_back_what_was_said(a: MemberEntry, b: MemberEntry) -> None:
     merged = merge(a, b)
     assert merged.incarnation == max(a.incarnation, b.incarnation)
     if a.incarnation == b.incarnation:
@@ -48,13 +48,13 @@ def test_only_a_higher_incarnation_takes_back_what_was_said(a: Entry, b: Entry) 
 
 
 @given(st.lists(ENTRIES, min_size=1, max_size=4), st.lists(ENTRIES, min_size=1, max_size=4))
-def test_the_digest_tells_tables_apart(a: list[Entry], b: list[Entry]) -> None:
+def test_the_digest_tells_tables_apart(a: list[MemberEntry], b: list[MemberEntry]) -> None:
     assert (digest_of(a) == digest_of(b)) == (a == b)
 
 
 def test_rows_leave_out_who_was_never_seen() -> None:
-    here = Entry(Status.ALIVE, 1, 5, "10.0.0.1:7700")
-    assert rows_of([Entry(), here, Entry()]) == ((1, here),)
+    here = MemberEntry(Status.ALIVE, 1, 5, "10.0.0.1:7700")
+    assert rows_of([MemberEntry(), here, MemberEntry()]) == ((1, here),)
     assert list(bits(0b1011)) == [0, 1, 3]
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from edgegossip.mesh._proto import membership_pb2 as pb
 from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership import wire
-from edgegossip.mesh.membership.protocol import Ack, Entry, Nack, Ping, PingReq, Status, View
+from edgegossip.mesh.membership.protocol import Ack, MemberEntry, Nack, Ping, PingReq, Status, View
 from edgegossip.types import DecodeError, PeerError
 
 MEMBERS = 6
 ENTRY = st.builds(
-    Entry,
+    MemberEntry,
     st.sampled_from([s for s in Status if s]),
     st.integers(1, 2**61),
     st.integers(0, 2**64 - 1),

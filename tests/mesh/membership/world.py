@@ -16,7 +16,7 @@ from edgegossip.mesh.membership.protocol import (
     Ping,
     PingReq,
     Refuted,
-    Send,
+    SendMessage,
     Status,
     SwimSettings,
     View,
@@ -122,7 +122,7 @@ class World:
 
     def _perform(self, k: int, outputs: Iterable[Output]) -> None:
         for output in outputs:
-            if isinstance(output, Send):
+            if isinstance(output, SendMessage):
                 self._send(k, output.to, output.message)
                 continue
             self.outputs.append((self.clock.now, k, output))

@@ -17,7 +17,7 @@ from edgegossip.mesh.connections import CallerGone
 from edgegossip.mesh.membership import client, wire
 from edgegossip.mesh.membership.agent import Agent
 from edgegossip.mesh.membership.manifest import make
-from edgegossip.mesh.membership.protocol import Entry, Ping, Status, View
+from edgegossip.mesh.membership.protocol import MemberEntry, Ping, Status, View
 from tests.mesh.fleet import TestFleet
 from tests.mesh.security.support import LIMITS, admission_handshake, channel_to_b, hello, in_quarantine, left
 from tests.mesh.support import PATIENCE_S, RUN, wait_for
@@ -67,7 +67,7 @@ def probe(sender: str = "c", **changes: object) -> bytes:
     return request.SerializeToString()
 
 
-BAD_ROW = wire.rows(((0, Entry(Status.ALIVE, 2**63)),))
+BAD_ROW = wire.rows(((0, MemberEntry(Status.ALIVE, 2**63)),))
 
 
 @pytest.mark.parametrize(

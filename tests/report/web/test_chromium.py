@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from edgegossip.report.web.page import write_page
-from edgegossip.report.web.serve import LiveRuns, Server
+from edgegossip.report.web.serve import LiveRuns, PageServer
 from edgegossip.telemetry.records import EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder
 from tests.report.web.chromium import missing, quiet, show
@@ -302,7 +302,7 @@ def test_the_live_page_grows_with_its_run(desktop, tmp_path):
 
     play(0)
     play(1)
-    with Server(LiveRuns([folder.path]), "127.0.0.1", 0) as server:
+    with PageServer(LiveRuns([folder.path]), "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from edgegossip.report.web.page import write_page
-from edgegossip.report.web.serve import LiveRuns, Server
+from edgegossip.report.web.serve import LiveRuns, PageServer
 from edgegossip.telemetry.records import EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder
 from tests.report.web.chromium import missing, quiet, show
@@ -21,7 +21,7 @@ pytestmark = [
 @contextmanager
 def serving(desktop, *folders):
     """The live page of these run folders, in the browser."""
-    with Server(LiveRuns([folder.path for folder in folders]), "127.0.0.1", 0) as server:
+    with PageServer(LiveRuns([folder.path for folder in folders]), "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:

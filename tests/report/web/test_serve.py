@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from edgegossip.report.web.serve import PORT, LiveRuns, Server, listen
+from edgegossip.report.web.serve import PORT, LiveRuns, PageServer, listen
 from edgegossip.report.web.view import unpack
 from edgegossip.security import https
 from edgegossip.telemetry.records import MetricsRecord, to_line
@@ -21,7 +21,7 @@ from tests.report.web.synthetic import write_run
 def served(tmp_path_factory):
     """(folder, server) of a run of three boards."""
     folder = write_run(tmp_path_factory.mktemp("runs"), boards=3, rounds=20, lost=False)
-    with Server(LiveRuns([folder]), "127.0.0.1", 0) as server:
+    with PageServer(LiveRuns([folder]), "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         yield folder, server
@@ -94,7 +94,7 @@ def test_this_machine_is_let_in(served, host):
 def test_on_the_network_this_machine_is_let_in_by_its_own_names(served, monkeypatch):
     _, on_loopback = served
     monkeypatch.setattr(socket, "gethostname", lambda: "Pi-7.lan")
-    with Server(on_loopback.runs, "0.0.0.0", 0) as server:
+    with PageServer(on_loopback.runs, "0.0.0.0", 0) as server:
         for host in ("pi-7.local:8765", "PI-7.local", "pi-7.lan", "192.168.1.7:8765"):
             assert server.may_ask(host), host
         for host in ("pi-8.local", "pi-7.local.evil.example", "evil.example", "pi-7.evil", ".local", "local"):
@@ -139,7 +139,7 @@ def test_only_reading(served):
 def test_a_folder_that_is_gone_is_said_and_not_fatal(tmp_path):
     folder = write_run(tmp_path, boards=2, rounds=2)
     runs = LiveRuns([folder])
-    with Server(runs, "127.0.0.1", 0) as server:
+    with PageServer(runs, "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         (folder / "metrics.jsonl").rename(folder / "moved")
@@ -153,7 +153,7 @@ def test_a_folder_that_is_gone_is_said_and_not_fatal(tmp_path):
 
 def test_a_port_that_is_taken_is_one_sentence_or_another_port(tmp_path):
     runs = LiveRuns([write_run(tmp_path, boards=2, rounds=2)])
-    with Server(runs, "127.0.0.1", 0) as first, pytest.raises(HostError, match="choose another --port"):
+    with PageServer(runs, "127.0.0.1", 0) as first, pytest.raises(HostError, match="choose another --port"):
         listen(runs, "127.0.0.1", first.server_address[1])
     with listen(runs, "127.0.0.1", None) as one, listen(runs, "127.0.0.1", None) as other:
         assert one.server_address[1] != other.server_address[1] and PORT > 1024
