@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from edgegossip import native
 from edgegossip.native import coding, quantise
+from tests.conformance.reference_entropy import Decoder
 from tests.native import sections
-from tests.native.reference_entropy import Decoder
 from tests.native.sections import (
     CHOICES,
     CO3_TABLES,
