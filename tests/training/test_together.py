@@ -133,7 +133,7 @@ def test_gossip_brings_every_board_to_the_statistics_of_all_examples(topology, a
 @pytest.mark.parametrize("algorithm", sorted(set(gossip.names()) - {"d2"}))
 def test_every_algorithm_averages_them(algorithm):
     settings = {"training.momentum": 0.0} if algorithm == "k-gt" else {}
-    settings |= {"gossip.topology": "complete", "gossip.algorithm": algorithm, "run.rounds": 30}
+    settings |= {"gossip.topology": "complete", "gossip.algorithm": algorithm, "run.rounds": 15}
     recipe = recipe_with(settings)
     for x in play_gossip(recipe):
         require_pooled(recipe, x)
