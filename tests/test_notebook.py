@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
-import threading
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,7 @@ import pytest
 import torch
 
 import edgegossip
-from edgegossip.types import ConfigError, RunError, UsageError
+from edgegossip.types import ConfigError, RunError
 
 
 def test_a_function_on_boards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,24 +77,6 @@ def test_a_quiet_run_that_fails_prints_nothing(tmp_path: Path, capfd: pytest.Cap
     tied().load_state_dict(edgegossip.Result(folder).state_dict())
 
 
-@pytest.mark.slow  # a run that fails, above, with another error
-def test_a_run_that_fails_leaves_nothing_of_its_coordinators_script(tmp_path: Path) -> None:
-    def train() -> None:
-        from torch import nn
-
-        with edgegossip.join(nn.Linear(2, 3)) as run:
-            run.evaluate(lambda: {"NOT A NAME": 1.0})
-            for _ in run.rounds():
-                run.exchange(loss=1.0)
-
-    arguments, there = list(sys.argv), set(threading.enumerate())
-    settings = {"run.mode": "server", "run.rounds": 2, "network.tls": "off", "evaluation.where": "coordinator"}
-    with pytest.raises(UsageError, match="the evaluation cannot be used"):
-        edgegossip.local(train, settings, nodes=2, runs=tmp_path)
-    assert "script" not in [thread.name for thread in set(threading.enumerate()) - there]
-    assert sys.argv == arguments
-
-
 @pytest.mark.parametrize(
     ("settings", "keys", "words"),
     [
@@ -137,46 +116,6 @@ def test_a_recipe_whose_settings_are_keywords_or_sections(tmp_path: Path) -> Non
     run = tomllib.loads((result.folder / "recipe.toml").read_text())
     assert (run["run"]["rounds"], run["run"]["nodes"], run["gossip"]["topology"]) == (2, 2, "complete")
     assert run["codec"] == {"name": "topk", "params": {"ratio": 0.25}} and run["gossip"]["algorithm"] == "choco-sgd"
-
-
-# In a process of its own, which the interrupt is for, as the stop button of a notebook.
-INTERRUPTED = """
-    import os, signal, sys, threading, time
-    from pathlib import Path
-
-    import edgegossip
-
-    runs = Path(sys.argv[1])
-
-    def stop():
-        while not any(runs.glob("*/metrics.jsonl")) or not any(p.stat().st_size for p in runs.glob("*/metrics.jsonl")):
-            time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=stop, daemon=True).start()
-    try:
-        edgegossip.run("quickstart-gossip", rounds=400, nodes=2, network__tls="off", runs=runs)
-    except KeyboardInterrupt:
-        pass
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
-    print("left:", children.split())
-"""
-
-
-@pytest.mark.slow  # e2e/test_run.py has Ctrl-C, e2e/test_resume.py a run that goes on
-def test_an_interrupt_ends_all_boards_and_says_how_to_go_on(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(INTERRUPTED), tmp_path], capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 0 and "left: []" in done.stdout, done.stderr
-    (folder,) = tmp_path.iterdir()
-    assert f"edgegossip.resume('{folder}')" in done.stderr and (folder / "summary.json").is_file()
-    assert edgegossip.Result(folder).summary["rounds"] < 400
-    result = edgegossip.resume(folder, quiet=True)
-    assert result.folder == folder and result.summary["rounds"] == 400
-    assert result.summary["failed_nodes"] == [] and result.summary["unfinished_nodes"] == []
-    with pytest.raises(ConfigError, match="all of its boards have finished"):
-        edgegossip.resume(folder)
 
 
 JOB = """

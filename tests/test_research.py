@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,30 +38,6 @@ def test_a_study_gives_its_table(made: edgegossip.StudyResult) -> None:
     assert [row["accuracy"] for row in made.summary["rows"]] == list(table["accuracy"])
     assert edgegossip.StudyResult(made.folder).summary == made.summary
     assert "minmax8" in str(made) and repr(made) == f"StudyResult({str(made.folder)!r})"
-
-
-@pytest.mark.slow  # both call edgegossip.studies.campaign, whose folder tests/studies/test_campaign.py reads
-def test_it_is_the_study_of_the_command_line(made: edgegossip.StudyResult, tmp_path: Path) -> None:
-    words = ["study", "quickstart-gossip", "--sweep", "codec.name=fp32,minmax8", "--seeds", "1,2", "--no-plots"]
-    settings = ("data.train_examples=400", "data.test_examples=100", "model.params.hidden=[8]")
-    for setting in (*settings, "training.batch_size=8", "run.rounds=6"):
-        words += ["--set", setting]
-    done = CliRunner().invoke(cli, [*words, "--out", str(tmp_path), "--json"], standalone_mode=False)
-    rows = json.loads(done.stdout)["rows"]
-    for row, ours in zip(rows, made.summary["rows"], strict=True):
-        assert {**row, "seconds": 0, "seconds_std": 0} == {**ours, "seconds": 0, "seconds_std": 0}
-
-
-@pytest.mark.slow  # what goes on is tests/studies/test_campaign.py's
-def test_the_same_call_goes_on_and_says_what_it_does(
-    made: edgegossip.StudyResult, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sweep = {"codec.name": ["fp32", "minmax8", "bf16"]}
-    more = edgegossip.study("quickstart-gossip", sweep, SMALL, seeds=[1, 2], out=made.folder)
-    said = capsys.readouterr()
-    assert "4 done, 2 to go" in said.err and "[6/6] bf16, seed 2: accuracy" in said.err
-    assert said.out == "" and "case " not in said.err
-    assert [row["case"] for row in more.summary["rows"]] == ["fp32", "minmax8", "bf16"]
 
 
 def test_cases_need_not_be_a_product(tmp_path: Path) -> None:

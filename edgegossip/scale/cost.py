@@ -27,6 +27,7 @@ from edgegossip.recipe import Recipe
 from edgegossip.training import models, require_recipe
 from edgegossip.training.data import Description, describe
 from edgegossip.training.model import layout_of
+from edgegossip.training.models.layers import without_values
 from edgegossip.types import ConfigError
 
 PROCESS_BYTES = 230_000_000  # Python, torch (CPU) and gRPC before there is a model: resident on x86-64, torch 2.13
@@ -93,7 +94,7 @@ def counted(recipe: Recipe, step: StepCost) -> float:
 
 
 def _on_meta(recipe: Recipe, about: Description) -> nn.Module:
-    with torch.device("meta"):
+    with without_values():
         return models.build(recipe.model, about.shape, about.classes)
 
 

@@ -28,6 +28,7 @@ from edgegossip.training import models
 from edgegossip.training.check import outputs_of
 from edgegossip.training.data import Board, Description, describe
 from edgegossip.training.data.schema import Sums
+from edgegossip.training.models.layers import without_values
 from edgegossip.training.names import is_custom_function
 from edgegossip.training.vector import ModelVector, named_arrays
 from edgegossip.types import ConfigError, UsageError, Vec
@@ -65,7 +66,7 @@ def conversion_notices(recipe: Recipe) -> list[str]:
 def _without_values(recipe: Recipe, about: Description) -> nn.Module:
     if is_custom_function(recipe.model.name):
         return build(recipe, about)
-    with torch.device("meta"):
+    with without_values():
         return _module(recipe, about)
 
 

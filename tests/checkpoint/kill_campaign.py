@@ -8,8 +8,6 @@ file operations, or in the middle of a write. Every fourth one keeps its states 
 and is killed from outside, at a random moment. Then every file must be whole, the newest must be of
 a round that is not older than the last one acknowledged, and its values must be that round's to the
 bit.
-
-DIR/kills.jsonl has a line a kill; a campaign that was interrupted goes on after the last one.
 """
 
 from __future__ import annotations
@@ -167,8 +165,8 @@ def kill_once(folder: Path, at: int, through_writer: bool, rng: Random) -> tuple
     return os.WIFSIGNALED(status), acknowledged
 
 
-def judge(folder: Path, acknowledged: int) -> tuple[int, int, int]:
-    """(torn files, acknowledged rounds that are lost, the round it goes on with)."""
+def judge(folder: Path, acknowledged: int) -> tuple[int, int]:
+    """(torn files, acknowledged rounds that are lost)."""
     torn = 0
     for path in sorted(folder.glob("*.ckpt")):
         try:
@@ -179,7 +177,7 @@ def judge(folder: Path, acknowledged: int) -> tuple[int, int, int]:
     round = found.meta["round"] if found else 0
     if found is not None and to_bytes(found.value) != to_bytes(value_of(round)):
         torn += 1
-    return torn, max(0, acknowledged - round), round
+    return torn, max(0, acknowledged - round)
 
 
 def failpoints(folder: Path) -> list[str]:
@@ -194,11 +192,9 @@ def failpoints(folder: Path) -> list[str]:
 
 
 def campaign(folder: Path, kills: int, say: Callable[[str], None] = print) -> dict[str, Any]:
-    """So many kills, those before an interruption included. Names of failpoints are counted. A
-    process that ended before its kill from outside came is in `processes` alone."""
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "kills.jsonl"
-    done = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    """So many kills. Names of failpoints are counted. A process that ended before its kill from
+    outside came is in `processes` alone."""
+    done: list[dict[str, Any]] = []
     points = failpoints(folder / f"plain-{os.getpid()}")
     stride = next(s for s in (7, 11, 13, 17) if len(points) % s)  # a prime: each comes before any comes again
     while sum(d["killed"] for d in done) < kills:
@@ -209,11 +205,9 @@ def campaign(folder: Path, kills: int, say: Callable[[str], None] = print) -> di
         before = load(where)
         killed, acknowledged = kill_once(where, at, outside, rng)
         acknowledged = max(acknowledged, before.meta["round"] if before else 0)
-        torn, lost, round = judge(where, acknowledged)
+        torn, lost = judge(where, acknowledged)
         point = "from outside" if outside else points[at]
-        done.append({"kill": k, "point": point, "killed": killed, "torn": torn, "lost": lost, "round": round})
-        with log.open("a") as file:
-            file.write(json.dumps(done[-1]) + "\n")
+        done.append({"point": point, "killed": killed, "torn": torn, "lost": lost})
         if torn or lost:
             say(f"kill {k} at {point}: {torn} torn, {lost} lost")
     return {

@@ -25,8 +25,6 @@ def run_campaign(kills: int, folder: Path, timeout_s: float) -> dict[str, Any]:
 def test_nothing_is_torn_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     outcome = run_campaign(40, tmp_path, 120)
     assert (outcome["torn"], outcome["lost"]) == (0, 0) and outcome["kills"] == 40
-    more = run_campaign(42, tmp_path, 120)
-    assert more["kills"] == 42 and more["processes"] <= outcome["processes"] + 8  # it goes on after the last one
 
 
 @pytest.mark.slow

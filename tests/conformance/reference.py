@@ -4,20 +4,20 @@ with the product."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from tests.conformance import reference_quantised as quantised
+from tests.conformance.reference_common import Shapes, pack, split
 from tests.conformance.reference_eden import eden, eden_values
 from tests.conformance.reference_lowrank import atomo, atomo_values, powersgd, powersgd_values
 from tests.conformance.reference_sparse import randk, randk_values, topk, topk_values
 from tests.conformance.reference_sparseloco import sparseloco, sparseloco_values
 from tests.conformance.reference_stepped import deadzoned, deadzoned_values, dithered, dithered_values
 
-Shapes = tuple[tuple[int, ...], ...]
 Body = Callable[..., bytes]  # x, shapes and the parameters of PARAMS
 Values = Callable[..., list[float]]  # body, shapes and the same parameters
 
@@ -25,7 +25,7 @@ FLOAT32_MIN_NORMAL = 2.0**-126
 
 
 def fp32(x: np.ndarray, shapes: Shapes) -> bytes:
-    return struct.pack(f"<{x.size}f", *map(float, x))
+    return pack(x.tolist(), "fp32")
 
 
 def fp32_values(body: bytes, shapes: Shapes) -> list[float]:
@@ -33,7 +33,7 @@ def fp32_values(body: bytes, shapes: Shapes) -> list[float]:
 
 
 def fp16(x: np.ndarray, shapes: Shapes) -> bytes:
-    return struct.pack(f"<{x.size}e", *(min(65504.0, max(-65504.0, float(v))) for v in x))
+    return pack(x.tolist(), "fp16")
 
 
 def fp16_values(body: bytes, shapes: Shapes) -> list[float]:
@@ -56,7 +56,7 @@ def bf16_values(body: bytes, shapes: Shapes) -> list[float]:
 
 def minmax8(x: np.ndarray, shapes: Shapes) -> bytes:
     heads, codes = b"", b""
-    for t in _split(x, shapes):
+    for t in split(x, shapes):
         low, high = (t.min() + np.float32(0), t.max() + np.float32(0)) if t.size else (np.float32(0), np.float32(0))
         heads += struct.pack("<ff", low, high)
         if low == high:
@@ -70,13 +70,14 @@ def minmax8(x: np.ndarray, shapes: Shapes) -> bytes:
 def minmax8_values(body: bytes, shapes: Shapes) -> list[float]:
     codes = np.frombuffer(body, np.uint8)[8 * len(shapes) :]
     values: list[float] = []
-    for k, q in enumerate(_split(codes, shapes)):
+    for k, q in enumerate(split(codes, shapes)):
         low, high = np.frombuffer(body, "<f4", 2, 8 * k)
         if low == high:
             values += [float(low)] * q.size
             continue
         kind, scale, lower = _grid(low, high)
-        values += np.clip((q.astype(kind) + lower) / scale, kind(low), kind(high)).astype(np.float32).tolist()
+        with np.errstate(over="ignore"):  # an infinity becomes high or low
+            values += np.clip((q.astype(kind) + lower) / scale, kind(low), kind(high)).astype(np.float32).tolist()
     return values
 
 
@@ -84,7 +85,7 @@ def per_tensor(x: np.ndarray, shapes: Shapes, codec: str, tensors: str, other: s
     """fp32 and fp16 by the number of the tensor: `tensors` is one name. Neighbours of one choice go
     together."""
     choices = [int(f"t{k}" == tensors) for k in range(len(shapes))]
-    body, parts = bytes(choices), list(_split(x, shapes))
+    body, parts = bytes(choices), list(split(x, shapes))
     for choice, group in groupby(range(len(shapes)), key=lambda k: choices[k]):
         run = np.concatenate([parts[k] for k in group])
         piece = (fp16 if (codec, other)[choice] == "fp16" else fp32)(run, ())
@@ -113,11 +114,6 @@ def _grid(low: np.float32, high: np.float32) -> tuple[Any, Any, Any]:
     if np.isfinite(scale) and scale >= FLOAT32_MIN_NORMAL and largest * float(scale) <= 2.0**18:
         return np.float32, scale, np.rint(high * scale) - np.float32(255)
     return np.float64, exact, np.rint(np.float64(high) * exact) - 255
-
-
-def _split(values: np.ndarray, shapes: Shapes) -> Iterable[np.ndarray]:
-    sizes = [int(np.prod(s, dtype=np.int64)) for s in shapes]
-    return np.split(values, np.cumsum(sizes)[:-1])
 
 
 REFERENCES: Mapping[str, tuple[Body, Values]] = {

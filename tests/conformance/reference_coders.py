@@ -1,5 +1,5 @@
-"""The coders huffman and runs, bit by bit: some valid encoding of codes (another encoder may choose
-another table), and the decoding of any. Shares no code with the product."""
+"""The coders huffman, runs and elias, bit by bit: some valid encoding of codes (another encoder may
+choose another table); reference_entropy.py decodes any. Shares no code with the product."""
 
 from __future__ import annotations
 
@@ -8,24 +8,12 @@ import itertools
 import struct
 from collections import Counter
 
+from tests.conformance.reference_common import bits_to_bytes, low_first
+
 LONGEST = 14  # bits of a Huffman code
 SKIP = 0xF0
 OWN_TABLE_FROM = 512  # values: smaller tensors have no code table of their own
 LENGTHS = 3  # the kind of table that lists all lengths
-
-
-def bits_to_bytes(bits: str) -> bytes:
-    """The first bit of the string lies lowest in the first byte."""
-    bits += "0" * (-len(bits) % 8)
-    return bytes(int(bits[i : i + 8][::-1], 2) for i in range(0, len(bits), 8))
-
-
-def bits_of(data: bytes) -> str:
-    return "".join(low_first(byte, 8) for byte in data)
-
-
-def low_first(value: int, width: int) -> str:
-    return format(value, f"0{width}b")[::-1] if width else ""
 
 
 def omega(k: int) -> str:
@@ -112,15 +100,6 @@ def table(lengths: dict[int, int], alphabet: list[int]) -> bytes:
     return bytes([LENGTHS, *(a | b << 4 for a, b in zip(nibbles[::2], nibbles[1::2], strict=True))])
 
 
-def read_table(data: bytes, alphabet: list[int]) -> tuple[dict[str, int], int]:
-    """Code -> symbol, and the bytes of the table."""
-    assert data[0] == LENGTHS
-    used = 1 + (len(alphabet) + 1) // 2
-    nibbles = [n for byte in data[1:used] for n in (byte & 15, byte >> 4)]
-    lengths = {s: n for s, n in zip(alphabet, nibbles, strict=False) if n}
-    return {code: symbol for symbol, code in canonical(lengths).items()}, used
-
-
 def read_symbol(bits: str, at: int, codes: dict[str, int]) -> tuple[int, int]:
     length = next(n for n in range(1, LONGEST + 1) if bits[at : at + n] in codes)
     return codes[bits[at : at + length]], at + length
@@ -137,24 +116,6 @@ def huffman(codes: list[int], bits: int, largest: int) -> bytes:
     coded = [bits_to_bytes("".join(words[s] for s in symbols[a:b])) for a, b in itertools.pairwise(cuts)]
     sizes = struct.pack(f"<{streams}H", *map(len, coded))
     return table(lengths, alphabet) + sizes + b"".join(coded)
-
-
-def huffman_codes(payload: bytes, n: int, bits: int, largest: int) -> list[int]:
-    width = symbol_width(bits)
-    count = -(-n * width // 8)
-    codes, at = read_table(payload, symbol_bytes(bits, largest))
-    streams = 1 if count < 1024 else 4
-    sizes = struct.unpack_from(f"<{streams}H", payload, at)
-    at += 2 * streams
-    symbols = []
-    for k, size in enumerate(sizes):
-        stream, place = bits_of(payload[at : at + size]), 0
-        for _ in range(count // 4 if k + 1 < streams else count - count // 4 * k):
-            symbol, place = read_symbol(stream, place, codes)
-            symbols.append(symbol)
-        at += size
-    row = bits_of(bytes(symbols))
-    return [int(row[i * width : (i + 1) * width][::-1], 2) for i in range(n)]
 
 
 def run_streams(n: int) -> list[int]:
@@ -204,27 +165,11 @@ def runs(codes: list[int], bits: int, largest: int, k: int = 1) -> bytes:
     return bytes([signs << 4 | k]) + table(lengths, alphabet) + sizes + b"".join(coded)
 
 
-def runs_codes(payload: bytes, n: int, bits: int, largest: int) -> list[int]:
-    k, signs, out, end = payload[0] & 15, payload[0] >> 4, [], 0
-    words, used = read_table(payload[1:], tokens(largest))
-    counts = run_streams(n)
-    place = 1 + used + 2 * len(counts)
-    for count, size in zip(counts, struct.unpack_from(f"<{len(counts)}H", payload, 1 + used), strict=True):
-        stream, at, end = bits_of(payload[place : place + size]), 0, end + count
-        place += size
-        while len(out) < end:
-            token, at = read_symbol(stream, at, words)
-            of, level, sign = token & 15, 0, 0
-            if of and signs:
-                sign = signs - 1
-            elif of:
-                sign, at = int(stream[at]), at + 1
-            out += [0] * ((token >> 4 << k) + int("0" + stream[at : at + k][::-1], 2))
-            at += k
-            if of:
-                level = least_level(of, largest)
-                width = level_class(level, largest)[1]
-                level, at = level + int("0" + stream[at : at + width][::-1], 2), at + width
-            out.append(sign << bits - 1 | level)
-        out = out[:end]
-    return out
+def elias(codes: list[int], bits: int) -> bytes:
+    """The number of nonzeros, then for each: omega(gap), sign, omega(level)."""
+    stream, previous, nonzeros = "", -1, 0
+    for i, code in enumerate(codes):
+        if code:
+            stream += omega(i - previous) + str(code >> bits - 1) + omega(code & (1 << bits - 1) - 1)
+            previous, nonzeros = i, nonzeros + 1
+    return struct.pack("<I", nonzeros) + bits_to_bytes(stream)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-KEY = 1  # of the golden vectors
-FLOAT32_MAX = float(np.finfo(np.float32).max)
+from tests.conformance.reference_common import FLOAT32_MAX, KEY, Shapes, tensor_key, uniform32
+
 LEVELS = {
     1: [0.7978845608028654],
     2: [0.45278003463649286, 1.510417608499097],
@@ -38,27 +38,10 @@ def blocks(n: int) -> list[int]:
     return sizes
 
 
-def tensor_key(key: int, k: int) -> int:
-    mask = 2**64 - 1
-    z = key + (k + 1) * 0x9E3779B97F4A7C15 & mask
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & mask
-    z = (z ^ z >> 27) * 0x94D049BB133111EB & mask
-    return z ^ z >> 31
-
-
-def word(key: int, j: int) -> int:
-    """The random number of element 2 j."""
-    mask = 2**32 - 1
-    x = j * 0x9E3779B9 + key & mask
-    x = (x ^ x >> 16) * 0x7FEB352D + (key >> 32) & mask
-    x = (x ^ x >> 15) * 0x846CA68B & mask
-    return x ^ x >> 16
-
-
 def signs(key: int, position: int, d: int) -> Iterator[np.ndarray]:
     """float32[d] of +-1 for each rotation."""
     for r in range(rounds(d)):
-        words = [word(key, position // 4 + r * d // 32 + w) for w in range(d // 32)]
+        words = uniform32(key, 2 * (position // 4 + r * d // 32), d // 16)[::2].tolist()
         yield np.array([-1 if words[i // 32] >> i % 32 & 1 else 1 for i in range(d)], np.float32)
 
 
@@ -139,7 +122,7 @@ def values_of_block(body: bytes, d: int, bits: int, key: int, position: int) -> 
         return np.clip(u * np.float32(2.0 ** -factor(d)) * scale, -FLOAT32_MAX, FLOAT32_MAX)
 
 
-def eden(x: np.ndarray, shapes: tuple[tuple[int, ...], ...], bits: int = 2) -> bytes:
+def eden(x: np.ndarray, shapes: Shapes, bits: int = 2) -> bytes:
     body, at = struct.pack("<Q", KEY), 0
     for k, shape in enumerate(shapes):
         n, position = int(np.prod(shape, dtype=np.int64)), 0
@@ -151,7 +134,7 @@ def eden(x: np.ndarray, shapes: tuple[tuple[int, ...], ...], bits: int = 2) -> b
     return body
 
 
-def eden_values(body: bytes, shapes: tuple[tuple[int, ...], ...], bits: int = 2) -> list[float]:
+def eden_values(body: bytes, shapes: Shapes, bits: int = 2) -> list[float]:
     key, at = struct.unpack_from("<Q", body)[0], 8
     values: list[float] = []
     for k, shape in enumerate(shapes):

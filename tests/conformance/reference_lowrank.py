@@ -9,29 +9,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tests.conformance.reference_sparse import FLOAT32_MAX, KEY, Shapes, pack, split
+from tests.conformance.reference_common import FLOAT32_MAX, KEY, Shapes, pack, split, tensor_key, uniform32
 
 Matrix = list[list[float]]
-M32 = 2**32 - 1
 
 
 def f32(v: float) -> float:
     return struct.unpack("<f", struct.pack("<f", min(FLOAT32_MAX, max(-FLOAT32_MAX, v))))[0]  # type: ignore[no-any-return]
-
-
-def words(key: int, tensor: int, count: int) -> list[int]:
-    z = (key + 0x9E3779B97F4A7C15 * (tensor + 1)) % 2**64
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
-    z ^= z >> 31
-    numbers = []
-    for i in range(count):
-        h = (i // 2 * 0x9E3779B9 + z) & M32
-        h = ((h ^ h >> 16) * 0x7FEB352D + (z >> 32)) & M32
-        h = (h ^ h >> 15) * 0x846CA68B & M32
-        h ^= h >> 16
-        numbers.append(h if i % 2 == 0 else (h << 16 | h >> 16) & M32)
-    return numbers
 
 
 def matrices(x: np.ndarray, shapes: Shapes, rank: int) -> Iterator[tuple[int, list[float], Matrix]]:
@@ -79,7 +63,7 @@ def powersgd(x: np.ndarray, shapes: Shapes, rank: int = 2, values: str = "fp32")
             body += pack([v + 0.0 for v in flat], values)
             continue
         cols = len(rows[0])
-        numbers = [(w >> 8) * 2.0**-23 - 1 for w in words(0, tensor, rank * cols)]
+        numbers = [(w >> 8) * 2.0**-23 - 1 for w in uniform32(tensor_key(0, tensor), 0, rank * cols).tolist()]
         start = [numbers[k * cols : (k + 1) * cols] for k in range(rank)]
         left = orthonormal([[in_lanes([a * b for a, b in zip(row, q, strict=True)]) for row in rows] for q in start])
         body += (sent := pack([f32(v) for column in left for v in column], values))
@@ -233,7 +217,7 @@ def atomo(x: np.ndarray, shapes: Shapes, rank: int = 3) -> bytes:
         norms = [math.sqrt(in_order(w * w for w in ws)) for ws in long]
         floor = max(norms) * len(norms) * 2.0**-48
         wanted = [math.ceil(p * 2**32) for p in chances([s if s > floor else 0.0 for s in norms], rank)]
-        drawn = words(KEY, tensor, len(norms))
+        drawn = uniform32(tensor_key(KEY, tensor), 0, len(norms)).tolist()
         chosen = [i for i in range(len(norms)) if drawn[i] < wanted[i]]
         us = [[f32(v) for v in units[i]] for i in chosen]
         ws = [[f32(v / (wanted[i] * 2.0**-32)) for v in long[i]] for i in chosen]

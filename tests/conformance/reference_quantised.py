@@ -1,39 +1,28 @@
-"""Bodies of the quantised codecs, value by value, with every float32 operation written out. Shares
-no code with the product.
+"""Bodies of the quantised codecs, with every float32 operation written out. Shares no code with the
+product.
 
 A body is an optional head and a section for every tensor that has values: coder, scales, payload.
-The coders huffman and runs are in reference_coders.py. The arithmetic of
-norms and moments (lanes and the order of sums) is part of the format, because a scale's last bit
-decides about codes.
+The coders are in reference_coders.py and reference_entropy.py. The arithmetic of norms and moments
+(lanes and the order of sums) is part of the format, because a scale's last bit decides about codes.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from tests.conformance.reference_coders import (
-    OWN_TABLE_FROM,
-    bits_to_bytes,
-    huffman,
-    huffman_codes,
-    low_first,
-    omega,
-    read_omega,
-    runs,
-    runs_codes,
-)
-
-Shapes = tuple[tuple[int, ...], ...]
+from tests.conformance.reference_coders import OWN_TABLE_FROM, elias, huffman, runs
+from tests.conformance.reference_common import KEY, Shapes, bits_to_bytes, low_first, split, tensor_key, uniform32
+from tests.conformance.reference_entropy import Decoder
 
 F = np.float32
-KEY = 1  # of the golden vectors
-FLT_MAX = float(np.finfo(np.float32).max)
-M64, M32 = 2**64 - 1, 2**32 - 1
+FLT_MAX = np.finfo(F).max
+BLOCK = 65536
+Scales = Callable[[np.ndarray, int], np.ndarray]  # of a tensor's buckets, or of all of it for a bucket of 0
 
 
 @dataclass(frozen=True)
@@ -52,91 +41,81 @@ class Grid:
         return {"log2": self.s + 1, "levels": len(self.levels) - 1, "fp4": 5}.get(self.kind, self.s)
 
 
-def split(values: np.ndarray, shapes: Shapes) -> list[np.ndarray]:
-    return np.split(values, np.cumsum([math.prod(s) for s in shapes])[:-1])
-
-
-# Randomness: SplitMix64's finaliser for the tensor, a counter hashed twice for the pair of values.
-
-
-def tensor_key(key: int, k: int) -> int:
-    z = (key + 0x9E3779B97F4A7C15 * (k + 1)) & M64
-    z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & M64
-    z = ((z ^ z >> 27) * 0x94D049BB133111EB) & M64
-    return z ^ z >> 31
-
-
-def uniform32(key: int, i: int) -> int:
-    a, b = key & M32, key >> 32
-    x = ((i >> 1) * 0x9E3779B9 + a) & M32
-    x ^= x >> 16
-    x = (x * 0x7FEB352D + b) & M32
-    x ^= x >> 15
-    x = (x * 0x846CA68B) & M32
-    x ^= x >> 16
-    return x if i % 2 == 0 else (x << 16 | x >> 16) & M32
-
-
 # Scales.
 
 
-def squares_of_512(x: Sequence[np.float32]) -> np.float32:
-    """32 lanes of float32, added as a tree."""
-    lanes = [F(0)] * 32
-    for i, v in enumerate(x):
-        lanes[i % 32] = lanes[i % 32] + v * v
-    width = 16
-    while width:
-        lanes = [lanes[k] + lanes[k + width] for k in range(width)]
-        width //= 2
+def chunk_squares(x: np.ndarray) -> np.float32:
+    """float32 squares of up to 512 values in 32 lanes, added as a tree."""
+    square = np.zeros((-(-len(x) // 32), 32), F)
+    square.reshape(-1)[: len(x)] = x * x
+    lanes = np.zeros(32, F)
+    for row in square:
+        lanes = lanes + row
+    while len(lanes) > 1:
+        lanes = lanes[: len(lanes) // 2] + lanes[len(lanes) // 2 :]
     return lanes[0]
 
 
-def moments(x: np.ndarray) -> tuple[float, float]:
-    """Sum |x| and sum x^2 in 8 lanes of float64; blocks of 65536 are added in order."""
-    total = [0.0, 0.0]
-    for start in range(0, x.size, 65536):
-        sizes, squares = [0.0] * 8, [0.0] * 8
-        for i, v in enumerate(x[start : start + 65536].tolist()):
-            sizes[i % 8] += abs(v)
-            squares[i % 8] += v * v
-        total[0] += sum(sizes)
-        total[1] += sum(squares)
-    return total[0], total[1]
+def moments(x: np.ndarray) -> tuple[float, float, float, float]:
+    """Sums of x, |x| and x^2 in 8 lanes of float64, blocks of 65536 added in order; the largest
+    |x|."""
+    total = [0.0] * 3
+    for start in range(0, len(x), BLOCK):
+        part = np.zeros((-(-len(x[start : start + BLOCK]) // 8), 8))
+        part.reshape(-1)[: len(x[start : start + BLOCK])] = x[start : start + BLOCK]
+        for k, values in enumerate((part, np.abs(part), part * part)):
+            lanes, block = np.zeros(8), 0.0
+            for row in values:
+                lanes = lanes + row
+            for lane in lanes.tolist():
+                block += lane
+            total[k] += block
+    return total[0], total[1], total[2], float(np.abs(x).max(initial=0))
 
 
-def narrow(v: float) -> np.float32:
-    return F(min(v, FLT_MAX))
+def short(norm: np.float32) -> np.float32:
+    """The next number with 8 bits of mantissa, at most the largest finite one: what travels of a
+    bucket's norm."""
+    if norm == 0:
+        return F(0)
+    step = 2.0 ** max(np.frexp(float(norm))[1] - 9, -134)
+    return F(min(np.ceil(float(norm) / step) * step, (2 - 2.0**-8) * 2.0**127))
 
 
-def l2(x: np.ndarray, bucketed: bool) -> np.float32:
-    with np.errstate(over="ignore", under="ignore"):
-        total = sum(float(squares_of_512(list(x[i : i + 512]))) for i in range(0, x.size, 512)) if bucketed else 0.0
-    if not 2.0**-80 <= total <= np.finfo(np.float64).max:
-        total = moments(x)[1]
-    return narrow(math.sqrt(total))
+def norms(x: np.ndarray, bucket: int, largest: bool) -> np.ndarray:
+    found = []
+    for start in range(0, len(x), bucket or max(len(x), 1)):
+        part = x[start : start + (bucket or len(x))]
+        if largest:
+            norm = np.abs(part).max()
+        else:
+            with np.errstate(over="ignore", under="ignore"):
+                squares = sum(
+                    float(chunk_squares(part[at : at + 512])) for at in range(0, len(part) * bool(bucket), 512)
+                )
+            if not 2.0**-80 <= squares < np.inf:
+                squares = moments(part)[2]
+            norm = F(min(np.sqrt(squares), FLT_MAX))
+        found.append(short(norm) if bucket else norm)
+    return np.array(found, F)
 
 
-def as_it_travels(norm: np.float32) -> np.float32:
-    """A bucket's norm with 8 bits of mantissa, rounded up; the largest finite one for all above."""
-    word = struct.unpack("<I", struct.pack("<f", norm))[0]
-    while word % 2**15:
-        word += 1
-    return F(struct.unpack("<f", struct.pack("<I", min(word, 0xFEFF << 15)))[0])
+def l2(x: np.ndarray, bucket: int) -> np.ndarray:
+    return norms(x, bucket, False)
 
 
-def linf(x: np.ndarray, bucketed: bool) -> np.float32:
-    return F(np.abs(x).max())
+def linf(x: np.ndarray, bucket: int) -> np.ndarray:
+    return norms(x, bucket, True)
 
 
-def mean_magnitude(x: np.ndarray, bucketed: bool) -> np.float32:
-    return F(moments(x)[0] / x.size)
+def mean_magnitude(x: np.ndarray, bucket: int) -> np.ndarray:
+    return np.array([moments(x)[1] / x.size], F)
 
 
-def clipped(clip: float) -> Callable[[np.ndarray, bool], np.float32]:
-    def scale(x: np.ndarray, bucketed: bool) -> np.float32:
-        largest = float(np.abs(x).max())
-        return F(min(largest, clip * math.sqrt(moments(x)[1] / x.size)) if clip else largest)
+def clipped(clip: float) -> Scales:
+    def scale(x: np.ndarray, bucket: int) -> np.ndarray:
+        _, _, squares, largest = moments(x)
+        return np.array([min(largest, clip * math.sqrt(squares / x.size)) if clip else largest], F)
 
     return scale
 
@@ -144,60 +123,66 @@ def clipped(clip: float) -> Callable[[np.ndarray, bool], np.float32]:
 # Codes.
 
 
-def before_and_factor(grid: Grid, scale: np.float32) -> tuple[np.float32, np.float32]:
-    """What |v| is multiplied by, one after the other."""
+def per_value(grid: Grid, scales: np.ndarray, n: int) -> np.ndarray:
+    return np.repeat(scales, grid.bucket or max(n, 1))[:n]
+
+
+def products(grid: Grid, x: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """|v| k, each operation in float32."""
+    n = per_value(grid, scales, len(x))
     if grid.kind == "fp4":
-        return F(1), scale
-    if scale == 0:
-        return F(1), F(0)
-    before = F(2.0**64) if scale < F(2.0**-60) else F(2.0**-64) if scale > F(2.0**60) else F(1)
-    top = F(grid.s) * F(2.0 ** (32 - grid.bits) if grid.bits > 8 else 2.0**24) if grid.kind == "uniform" else F(1)
-    return before, top / (scale * before)
+        return np.abs(x) * n
+    before = np.where(n < 2.0**-60, F(2.0**64), np.where(n > 2.0**60, F(2.0**-64), F(1)))
+    top = F(grid.s) * F(2.0 ** (32 - grid.bits if grid.bits > 8 else 24)) if grid.kind == "uniform" else F(1)
+    k = np.where(n > 0, top / np.where(n > 0, n * before, F(1)), F(0)).astype(F)
+    return np.abs(x) * before * k
 
 
-def level_of(grid: Grid, a: np.float32, u: int) -> int:
-    """The level of a = |v| times its factor; u is uniform in uint32."""
+def levels_of(grid: Grid, x: np.ndarray, scales: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """u: uniform in uint32."""
+    a = products(grid, x, scales)
     if grid.kind == "uniform":
-        fraction = 32 - grid.bits if grid.bits > 8 else 24
-        return (int(min(a, F(grid.s) * F(2.0**fraction))) + (u >> 32 - fraction)) >> fraction
+        shift = 32 - grid.bits if grid.bits > 8 else 24
+        fixed = np.minimum(a, F(grid.s) * F(2.0**shift)).astype(np.int64)
+        return fixed + (u >> np.uint32(32 - shift)) >> shift
     if grid.kind == "fp4":
-        return sum(a > edge for edge in (0.25, 0.75, 1.25, 1.75, 2.5))
-    r = min(a, F(1))
+        return sum((a > F(edge)).astype(np.int64) for edge in (0.25, 0.75, 1.25, 1.75, 2.5))
+    r = np.minimum(a, F(1))
     if grid.kind == "log2":
         t = r * F(2.0**grid.s)
-        bits = struct.unpack("<I", struct.pack("<f", max(t + F(1), t + t)))[0]
-        return (bits + (u >> 9) >> 23) - 127
-    levels = [F(v) for v in grid.levels]
-    j = max(k for k, level in enumerate(levels) if level <= r)
-    if j == len(levels) - 1:
-        return j
-    return j + int(F(u >> 8) * F(2.0**-24) < (r - levels[j]) * (F(1) / (levels[j + 1] - levels[j])))
+        y = np.maximum(F(1) + t, t + t).view(np.uint32)
+        return (y + (u >> np.uint32(9)) >> np.uint32(23)).astype(np.int64) - 127
+    known = np.array(grid.levels, F)
+    j = np.searchsorted(known, r, side="right") - 1
+    gaps = np.append(known[1:] - known[:-1], F(1))
+    steepness = (F(1) / gaps).astype(F)
+    steepness[-1] = 0
+    return j + ((u >> np.uint32(8)).astype(F) * F(2.0**-24) < (r - known[j]) * steepness[j])
 
 
-def code_of(grid: Grid, v: np.float32, scale: np.float32, u: int) -> int:
+def codes_of(grid: Grid, x: np.ndarray, scales: np.ndarray, key: int, first: int = 0) -> np.ndarray:
     if grid.kind == "sign":
-        return int(v < 0)
-    before, factor = before_and_factor(grid, scale)
-    with np.errstate(over="ignore", under="ignore"):
-        level = level_of(grid, abs(v) * before * factor, u)
-    return level | (1 << grid.bits - 1 if level and np.signbit(v) else 0)
+        return (x < 0).astype(np.uint32)
+    with np.errstate(all="ignore"):
+        level = levels_of(grid, x, scales, uniform32(key, first, len(x)))
+    return np.where((level > 0) & np.signbit(x), level + 2 ** (grid.bits - 1), level).astype(np.uint32)
 
 
-def value_of(grid: Grid, code: int, scale: np.float32) -> float:
-    negative, level = code >> grid.bits - 1, code & (1 << grid.bits - 1) - 1
+def values_of(grid: Grid, codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    n = per_value(grid, scales, len(codes))
     if grid.kind == "sign":
-        unit = F(1)
-    elif grid.kind == "uniform":
-        unit = F(level) / F(grid.s)
-    elif grid.kind == "log2":
-        unit = F(2.0 ** (level - 1 - grid.s)) if level else F(0)
-    elif grid.kind == "fp4":
-        with np.errstate(over="ignore", under="ignore"):
-            return float(F((0, 0.5, 1, 1.5, 2, 3)[level]) / scale * (-1 if negative else 1)) if scale else 0.0
-    else:
-        unit = F(grid.levels[level])
-    with np.errstate(under="ignore"):
-        return float(unit * scale * F(-1 if negative else 1))
+        return np.where(codes == 1, -n, n).astype(F)
+    level = codes & np.uint32(2 ** (grid.bits - 1) - 1)
+    with np.errstate(all="ignore"):
+        if grid.kind == "uniform":
+            value = level.astype(F) / F(grid.s) * n
+        elif grid.kind == "log2":
+            value = np.where(level == 0, 0, 2.0 ** (level.astype(float) - 1 - grid.s)).astype(F) * n
+        elif grid.kind == "levels":
+            value = np.array(grid.levels, F)[level] * n
+        else:
+            value = np.where(n > 0, np.array([0, 0.5, 1, 1.5, 2, 3], F)[level] / n, F(0)).astype(F)
+    return np.where(codes >> np.uint32(grid.bits - 1) == 1, -value, value)
 
 
 # Sections.
@@ -205,89 +190,33 @@ def value_of(grid: Grid, code: int, scale: np.float32) -> float:
 SMALLEST = {"huffman": OWN_TABLE_FROM, "runs": OWN_TABLE_FROM}  # values that a tensor has for a coder
 
 
-def buckets(x: Sequence[object], bucket: int) -> Iterator[tuple[int, int]]:
-    width = bucket or len(x)
-    return ((start, min(start + width, len(x))) for start in range(0, len(x), width))
-
-
-def section(x: np.ndarray, grid: Grid, norm: Callable[[np.ndarray, bool], np.float32], key: int, stage: str) -> bytes:
-    scales, codes = [], []
-    for start, end in buckets(x, grid.bucket):
-        scale = norm(x[start:end], grid.bucket != 0)
-        if grid.bucket:
-            scale = as_it_travels(scale)
-        scales.append(scale)
-        codes += [code_of(grid, x[i], scale, uniform32(key, i)) for i in range(start, end)]
-    head = struct.pack(f"<{len(scales)}f", *scales)
+def section(x: np.ndarray, grid: Grid, scales_of: Scales, key: int, stage: str) -> bytes:
+    scales = scales_of(x, grid.bucket)
+    codes = codes_of(grid, x, scales, key).tolist()
+    head = scales.astype("<f4").tobytes()
     if grid.bucket:  # the 16 bits below the sign
-        head = b"".join(struct.pack("<H", word >> 15) for (word,) in struct.iter_unpack("<I", head))
+        head = (scales.view(np.uint32) >> 15).astype("<u2").tobytes()
     if stage == "raw" or len(x) < SMALLEST.get(stage, 0):
         return b"\0" + head + bits_to_bytes("".join(low_first(c, grid.bits) for c in codes))
     number, payload = {
         "huffman": lambda: (b"\1", huffman(codes, grid.bits, grid.largest)),
         "runs": lambda: (b"\2", runs(codes, grid.bits, grid.largest)),
-        "elias": lambda: (b"\3", elias(codes, grid)),
+        "elias": lambda: (b"\3", elias(codes, grid.bits)),
     }[stage]()
     return number + head + struct.pack("<I", len(payload)) + payload
 
 
-def elias(codes: list[int], grid: Grid) -> bytes:
-    """The number of nonzeros, then for each: omega(gap), sign, omega(level)."""
-    bits, previous, nonzeros = "", -1, 0
-    for i, code in enumerate(codes):
-        if code:
-            bits += omega(i - previous) + str(code >> grid.bits - 1) + omega(code & (1 << grid.bits - 1) - 1)
-            previous, nonzeros = i, nonzeros + 1
-    return struct.pack("<I", nonzeros) + bits_to_bytes(bits)
-
-
-def codes_of_elias(payload: bytes, n: int, grid: Grid) -> list[int]:
-    codes, at, i = [0] * n, 0, -1
-    bits = "".join(low_first(byte, 8) for byte in payload[4:])
-    for _ in range(struct.unpack_from("<I", payload)[0]):
-        gap, at = read_omega(bits, at)
-        i += gap
-        level, after = read_omega(bits, at + 1)
-        codes[i] = int(bits[at]) << grid.bits - 1 | level
-        at = after
-    return codes
-
-
-def encode(x: np.ndarray, shapes: Shapes, grid: Grid, norm: Callable[..., np.float32], stage: str = "raw") -> bytes:
-    return b"".join(section(t, grid, norm, tensor_key(KEY, k), stage) for k, t in enumerate(split(x, shapes)) if t.size)
-
-
-def scales_at(body: bytes, at: int, count: int, bucket: int) -> list[np.float32]:
-    if not bucket:
-        return [F(v) for v in struct.unpack_from(f"<{count}f", body, at)]
-    words = struct.pack(f"<{count}I", *(half << 15 for half in struct.unpack_from(f"<{count}H", body, at)))
-    return [F(v) for v in struct.unpack(f"<{count}f", words)]
+def encode(x: np.ndarray, shapes: Shapes, grid: Grid, scales_of: Scales, stage: str = "raw") -> bytes:
+    tensors = enumerate(split(x, shapes))
+    return b"".join(section(t, grid, scales_of, tensor_key(KEY, k), stage) for k, t in tensors if t.size)
 
 
 def decode(body: bytes, shapes: Shapes, grid: Grid) -> list[float]:
     """Bodies of any coder but zstd."""
-    values: list[float] = []
-    at = 0
-    for n in (math.prod(s) for s in shapes):
-        if n == 0:
-            continue
-        stage, count = body[at], -(-n // grid.bucket) if grid.bucket else 1
-        scales = scales_at(body, at + 1, count, grid.bucket)
-        at += 1 + (2 if grid.bucket else 4) * count
-        if stage == 0:
-            size = -(-n * grid.bits // 8)
-            bits = "".join(low_first(byte, 8) for byte in body[at : at + size])
-            codes = [int(bits[i * grid.bits : (i + 1) * grid.bits][::-1], 2) for i in range(n)]
-        else:
-            size = struct.unpack_from("<I", body, at)[0]
-            at += 4
-            payload = body[at : at + size]
-            if stage == 3:
-                codes = codes_of_elias(payload, n, grid)
-            else:
-                codes = {1: huffman_codes, 2: runs_codes}[stage](payload, n, grid.bits, grid.largest)
-        at += size
-        values += [value_of(grid, c, scales[i // grid.bucket if grid.bucket else 0]) for i, c in enumerate(codes)]
+    decoder, values = Decoder(grid.bits, grid.largest, grid.bucket), []
+    for n in filter(None, map(math.prod, shapes)):
+        scales, codes, body = decoder.section(body, n)
+        values += values_of(grid, np.array(codes, np.uint32), np.array(scales, F)).tolist()
     return values
 
 
@@ -318,7 +247,7 @@ def elastiquant_grid(bits: int = 4, ratio: float = 0.0, levels: tuple[float, ...
 class Uniform:
     """qsgd and qsgd-inf."""
 
-    def __init__(self, norm: Callable[[np.ndarray, bool], np.float32]) -> None:
+    def __init__(self, norm: Scales) -> None:
         self.norm = norm
 
     def body(self, x: np.ndarray, shapes: Shapes, stage: str, **params: int) -> bytes:
@@ -356,11 +285,11 @@ def terngrad_values(body: bytes, shapes: Shapes, stage: str, clip: float = 2.5) 
     return decode(body, shapes, Grid("uniform", 2, 1))
 
 
-def some_scale(x: np.ndarray, bucketed: bool) -> np.float32:
+def some_scale(x: np.ndarray, bucket: int) -> np.ndarray:
     """Not CO3's k, which follows a table: one that brings the largest value to the largest grid
     point."""
     largest = float(np.abs(x).max())
-    return F(max(3 / largest, 2.0**-126)) if largest > 1e-30 else F(0)
+    return np.array([max(3 / largest, 2.0**-126) if largest > 1e-30 else 0], F)
 
 
 def co3(x: np.ndarray, shapes: Shapes, stage: str) -> bytes:

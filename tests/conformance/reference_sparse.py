@@ -3,43 +3,29 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-Shapes = tuple[tuple[int, ...], ...]
+from tests.conformance.reference_common import (
+    FLOAT32_MAX,
+    KEY,
+    Shapes,
+    bits_of,
+    bits_to_bytes,
+    low_first,
+    pack,
+    split,
+    tensor_key,
+    uniform32,
+    varint,
+)
 
 ALL, GAPS, BITMAP, DRAWN = range(4)
-KEY = 1  # of the golden vectors
-FLOAT32_MAX = float(np.finfo(np.float32).max)
-
-
-def split(values: np.ndarray, shapes: Shapes) -> Iterable[np.ndarray]:
-    return np.split(values, np.cumsum([int(np.prod(s, dtype=np.int64)) for s in shapes])[:-1])
 
 
 def count(n: int, ratio: float) -> int:
     return min(n, max(1, int(np.ceil(n * ratio * (1 - 1e-12)))))
-
-
-def pack(values: Sequence[float], form: str) -> bytes:
-    if form == "fp32":
-        return struct.pack(f"<{len(values)}f", *values)
-    return struct.pack(f"<{len(values)}e", *(min(65504.0, max(-65504.0, v)) for v in values))
-
-
-def varint(k: int) -> bytes:
-    return bytes([k]) if k < 128 else bytes([k & 127 | 128]) + varint(k >> 7)
-
-
-def to_bytes(bits: str) -> bytes:
-    bits += "0" * (-len(bits) % 8)
-    return bytes(int(bits[i : i + 8][::-1], 2) for i in range(0, len(bits), 8))
-
-
-def low_first(value: int, width: int) -> str:
-    return format(value, f"0{width}b")[::-1] if width else ""
 
 
 def first_rice(n: int, k: int) -> int:
@@ -90,23 +76,13 @@ def topk(x: np.ndarray, shapes: Shapes, ratio: float = 0.01, values: str = "fp32
             continue
         bitmap = 8 * k >= 3 * n
         where = "".join("1" if i in set(chosen) else "0" for i in range(n)) if bitmap else gap_bits(chosen, n)
-        body += bytes([(BITMAP if bitmap else GAPS) | form << 2]) + varint(k) + to_bytes(where)
+        body += bytes([(BITMAP if bitmap else GAPS) | form << 2]) + varint(k) + bits_to_bytes(where)
         body += pack([float(t[i]) for i in chosen], values)
     return body
 
 
 def drawn(n: int, k: int, key: int, tensor: int) -> list[int]:
-    z = (key + 0x9E3779B97F4A7C15 * (tensor + 1)) % 2**64
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
-    z ^= z >> 31
-    a, b, numbers = z % 2**32, z >> 32, []
-    for i in range(n):
-        h = (i // 2 * 0x9E3779B9 + a) % 2**32
-        h = ((h ^ h >> 16) * 0x7FEB352D + b) % 2**32
-        h = (h ^ h >> 15) * 0x846CA68B % 2**32
-        h ^= h >> 16
-        numbers.append((h if i % 2 == 0 else (h << 16 | h >> 16) % 2**32) >> 1)
+    numbers = (uniform32(tensor_key(key, tensor), 0, n) >> 1).tolist()
     return sorted(sorted(range(n), key=lambda i: (-numbers[i], i))[:k])
 
 
@@ -142,7 +118,7 @@ class _Reader:
 
     def positions(self, n: int, k: int) -> list[int]:
         """Of a GAPS section; `at` moves behind it."""
-        bits = iter("".join(low_first(byte, 8) for byte in self.data[self.at :]))
+        bits = iter(bits_of(self.data[self.at :]))
         used = 0
 
         def take(width: int) -> str:
@@ -177,7 +153,7 @@ def _values(body: _Reader, shapes: Shapes, key: int) -> list[float]:
         if how == GAPS:
             where = body.positions(n, k)
         elif how == BITMAP:
-            where = [i for i, bit in enumerate("".join(low_first(b, 8) for b in body.take((n + 7) // 8))) if bit == "1"]
+            where = [i for i, bit in enumerate(bits_of(body.take((n + 7) // 8))) if bit == "1"]
         elif how == DRAWN:
             where = drawn(n, k, key, tensor)
         out = [0.0] * n

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.conformance.reference_sparse import Shapes, count, split
+from tests.conformance.reference_common import Shapes, split
+from tests.conformance.reference_sparse import count
 from tests.conformance.reference_stepped import deadzoned, deadzoned_values
 
 

@@ -10,26 +10,26 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tests.conformance.reference_lowrank import M32
+from tests.conformance.reference_common import (
+    KEY,
+    Shapes,
+    bits_to_bytes,
+    low_first,
+    split,
+    tensor_key,
+    uniform32,
+    varint,
+)
 from tests.conformance.reference_quantised import moments
-from tests.conformance.reference_sparse import KEY, Shapes, low_first, split, to_bytes, varint
 
 F = np.float32
-GOLDEN = 0x9E3779B97F4A7C15
-
-
-def splitmix64(z: int) -> int:
-    z %= 2**64
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
-    return z ^ z >> 31
 
 
 ALL_ZERO, PLAIN, CODED = range(3)
 SLOTS, LOW, BLOCK, ESCAPE, ABSENT, DEPTH = 4096, 1 << 16, 64, 255, 31, 3
 FRACTION = 16
 BIT = 1 << FRACTION
-MIXED = splitmix64(KEY + GOLDEN)  # the key of tensor 0
+MIXED = tensor_key(KEY, 0)
 Table = list[int]
 Model = tuple[int, int, list[int]]  # largest magnitude, share of escapes, levels
 
@@ -222,7 +222,7 @@ def string(values: list[int], places: bool = False, signed: bool = False, depth:
     z = [folded(v) for v in values]
     width = max(z).bit_length()
     bits = low_first(PLAIN, 2) + low_first(width, 5) + "".join(low_first(v, width) for v in z)
-    plain = to_bytes(bits if width else "00")
+    plain = bits_to_bytes(bits if width else "00")
     if len(plain) <= 8 or depth == DEPTH:
         return plain
     body = coded(values, places, signed, depth + 1)
@@ -253,7 +253,7 @@ def coded(values: list[int], places: bool, signed: bool, depth: int) -> bytes:
         bits += low_first(h, 7)
         if h:
             bits += (low_first(e, 8) if escapes else "") + "".join(low_first(k, 5) for k in levels)
-    body = to_bytes(bits)
+    body = bits_to_bytes(bits)
     if escapes:
         body += varint(len(escapes)) + nested(escapes, depth)
     if len(models) > 1:
@@ -356,21 +356,9 @@ def read_string(data: bytes, n: int) -> list[int]:
 # Steps.
 
 
-def numbers(count: int) -> list[int]:
-    """The generator's of a vector."""
-    found = []
-    for i in range(count):
-        h = (i // 2 * 0x9E3779B9 + MIXED) & M32
-        h = ((h ^ h >> 16) * 0x7FEB352D + (MIXED >> 32)) & M32
-        h = (h ^ h >> 15) * 0x846CA68B & M32
-        h ^= h >> 16
-        found.append(h if i % 2 == 0 else (h << 16 | h >> 16) & M32)
-    return found
-
-
 def dither(count: int) -> Iterator[tuple[np.float32, int]]:
     """u of each value, and where in its row it lies."""
-    w = numbers(-(-count // 8) * 8)
+    w = uniform32(MIXED, 0, -(-count // 8) * 8).tolist()
     for i in range(count):
         first = w[i // 8 * 8]
         eighth = (i + (first & 3 | first >> 14 & 4)) % 8
@@ -379,7 +367,7 @@ def dither(count: int) -> Iterator[tuple[np.float32, int]]:
 
 def eighths_of(x: np.ndarray, shapes: Shapes, allocation: float) -> list[int]:
     parts = list(split(x, shapes))
-    squares = [moments(part)[1] for part in parts]
+    squares = [moments(part)[2] for part in parts]
     mean = math.fsum(squares) / max(x.size, 1)
     means = [s / part.size if part.size else 0.0 for s, part in zip(squares, parts, strict=True)]
     return [max(-96, min(96, round(4 * allocation * math.log2(m / mean)))) if m >= 2.0**-200 else 0 for m in means]
@@ -454,7 +442,7 @@ def with_classes(first: bytes, classes: list[int]) -> bytes:
 def head(x: np.ndarray, shapes: Shapes, error: float, step: float, allocation: float) -> tuple[bytes, np.ndarray]:
     """The body's first bytes, and the step of each value."""
     sizes = [int(np.prod(s, dtype=np.int64)) for s in shapes]
-    squares = math.fsum(moments(part)[1] for part in split(x, shapes))
+    squares = math.fsum(moments(part)[2] for part in split(x, shapes))
     if not squares:
         return struct.pack("<fB", 0, 0), np.zeros(x.size, F)
     eighths = eighths_of(x, shapes, allocation) if allocation else []

@@ -12,11 +12,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
+
+from edgegossip.fleet.launch.fork_server import MODULES, ForkServer
 
 ROOT = Path(__file__).resolve().parents[2]
 TAIL_BYTES = 8192  # of metrics.jsonl, more than its last line
@@ -25,11 +27,13 @@ START_S = 600.0  # many boards on a machine that is busy with other things
 
 class Boards:
     """Processes of one run: boards, and what else there is; each has a runs folder and a log in
-    `folder`."""
+    `folder`. `forks`: where they come from, if not each for itself."""
+
+    forks: ForkServer | None = None
 
     def __init__(self, folder: Path, boards: Sequence[str], *others: str) -> None:
         self.folder, self.boards, self.names = folder, tuple(boards), (*others, *boards)
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, Any] = {}  # subprocess.Popen, or what a fork server gives
 
     def command(self, name: str) -> list[str]:
         """What starts it, the first time and again."""
@@ -51,6 +55,9 @@ class Boards:
         return self.folder / name
 
     def start(self, name: str) -> None:
+        if self.forks is not None:
+            self.processes[name] = self.forks.spawn(self.command(name)[1:], self.folder / f"{name}.log")
+            return
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-X", "faulthandler", "-m", *self.command(name)],
@@ -69,7 +76,7 @@ class Boards:
         """Wait for it, while none ends."""
         until = time.monotonic() + START_S
         while not what():
-            ended = {name: p.returncode for name, p in self.processes.items() if p.poll() is not None}
+            ended = {name: code for name, p in self.processes.items() if (code := p.poll()) is not None}
             if ended or time.monotonic() > until:
                 raise RuntimeError(f"not within {START_S:g} s: {said}; ended: {ended}; {self.logs()}")
             time.sleep(0.2)
@@ -205,10 +212,11 @@ def at_work(boards: B) -> Iterator[B]:
 
 @contextmanager
 def fleet(names: Sequence[str], settings: Sequence[str], modules: Mapping[str, str] | None = None) -> Iterator[Fleet]:
-    """A gossip run in a folder of its own, see `at_work`."""
+    """A gossip run in a folder of its own, see `at_work`; its boards are forked, but for those that
+    run another module."""
     # Not the prefix of `run`, which removes folders that such a run has left.
-    with (
-        tempfile.TemporaryDirectory(prefix="edgegossip-boards-") as folder,
-        at_work(Fleet(names, settings, Path(folder), modules)) as boards,
-    ):
-        yield boards
+    with tempfile.TemporaryDirectory(prefix="edgegossip-boards-") as folder, ExitStack() as stack:
+        boards = Fleet(names, settings, Path(folder), modules)
+        if not modules:
+            boards.forks = stack.enter_context(ForkServer(MODULES["gossip"], 1, boards.folder / "forks.log"))
+        yield stack.enter_context(at_work(boards))

@@ -17,8 +17,7 @@ Everything is written to the folder as it happens. `--judge FOLDER` judges what 
 - memory, threads, descriptors and coroutines of each process that lived long are flat (growth.py);
 - nobody ended by itself or said a traceback, and all train to the end.
 
-The verdict goes to verdict.json and verdict.md there; the exit status is 1 when something is wrong.
-Linux only."""
+The verdict goes to verdict.json there; the exit status is 1 when something is wrong. Linux only."""
 
 from __future__ import annotations
 
@@ -224,28 +223,6 @@ def judge(out: Path) -> tuple[dict[str, Any], list[str]]:
     return document, wrong
 
 
-def markdown(document: Mapping[str, Any]) -> str:
-    """A table: what each process held at least, and by how much more later."""
-    faults = ", ".join(f"{count} {kind}" for kind, count in document["faults"].items()) or "no faults"
-    head = (
-        f"{document['when']}: {document['mode']}, {document['minutes']} minutes, {max(document['rounds'].values())} "
-        f"rounds, {faults}, a sample each {document['every_s']:g} s, load {document['load']:.1f} (median)."
-    )
-    rows = ["| process | " + " | ".join(QUANTITIES) + " |", "| --- |" + " ---: |" * len(QUANTITIES)]
-    for name, found in document["processes"].items():
-        cells = []
-        for quantity in QUANTITIES:
-            before, after = found.get(quantity, (0, 0))
-            unit, places = (1 << 20, 2) if quantity.endswith("bytes") else (1, 0)
-            cells.append(f"{before / unit:.{places}f} {(after - before) / unit:+.{places}f}")
-        rows.append(f"| {name} | {' | '.join(cells)} |")
-    said = "\n".join(f"- **{text}**" for text in document["wrong"]) or "Nothing is wrong."
-    return (
-        f"{head}\n\nThe least after the warm-up, and what that of the later half differs by; sizes in MiB.\n\n"
-        + "\n".join([*rows, "", said, ""])
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mode", choices=("gossip", "server"), default="gossip")
@@ -268,8 +245,7 @@ def main() -> None:
         soak(boards, faults, options.minutes, options.every, {**about, "when": when})
     document, wrong = judge(out)
     (out / "verdict.json").write_text(json.dumps(document, indent=1) + "\n")
-    (out / "verdict.md").write_text(markdown(document))
-    print(markdown(document))
+    print(json.dumps(document, indent=1))
     raise SystemExit(1 if wrong else 0)
 
 

@@ -88,19 +88,3 @@ def test_a_board_started_by_hand_with_a_mistake(
     got, out, err = in_this_process(capfd, *command, "--runs", str(tmp_path / "runs"))
     assert (got, out) == (code, "") and words in err and err.count("\n") == 1, err
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.slow  # its end is tests/fleet/launch/test_run_folders.py's, the refusal tests/engine/test_plausible.py's
-def test_a_run_that_fails_shows_what_was_reached_and_why(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    pairs = ("network.tls=off", "training.lr=1000", "run.rounds=40", "run.nodes=2")
-    settings = [word for pair in pairs for word in ("--set", pair)]
-    code, out, err = in_this_process(
-        capfd, "run", "quickstart-server", *settings, "--no-plots", "--runs", str(tmp_path)
-    )
-    # Either a board cannot go on, or the coordinator cannot use what boards send before that.
-    last = err.splitlines()[-1]
-    assert code == 6 and "board-0" in out, err
-    assert "the training loss became" in last or (
-        ("times as long" in last or "a loss of" in last) and "lower training.lr" in last
-    )
-    assert "Traceback" not in err and list(tmp_path.glob("*/summary.json"))

@@ -662,7 +662,7 @@ async def hoard(security: TlsSecurity, t: Target, rounds: int) -> int:
 
 def test_what_a_member_has_boards_keep_is_not_in_their_memory() -> None:
     settings = (
-        *("model.name=tests.e2e.slow_mlp:slow_mlp", "model.params.hidden=[7000]", "model.params.pause_s=0.1"),
+        *("model.name=tests.e2e.slow_mlp:slow_mlp", "model.params.hidden=[7000]", "model.params.pause_s=0.4"),
         *("training.local_steps=1", "run.rounds=1000000", "gossip.topology=complete", "gossip.params.staleness=30"),
     )
     with fleet(("a", "b", "c", EVIL), settings) as boards:

@@ -33,23 +33,6 @@ def named(fleet: Members, by: set[int], dead: set[int]) -> bool:
     return all(fleet.about(k, "member-dead", d) for k in by for d in dead)
 
 
-@pytest.mark.slow  # tests/mesh/membership has deaths, returns and goodbyes, below in virtual time
-def test_one_seed_is_enough_and_may_die(fleet: Members) -> None:
-    fleet.kill(1)
-    fleet.wait_until(lambda: named(fleet, ALL - {1}, {1}), "the dead seed is named by all", BUSY_S)
-    fleet.start(1, seed=3, port=PORT + 1)  # as any other board, and somewhere else
-    there = f"pi-1 is back, at {fleet.net.address(1)}:{PORT + 1}"
-    fleet.wait_until(
-        lambda: all(any(e["text"] == there for e in fleet.events(k, "member-here")) for k in ALL - {1}), "it is back"
-    )
-    fleet.wait_until(lambda: fleet.knows(1, ALL), "it knows everybody")
-    fleet.signal(signal.SIGTERM, 2)
-    fleet.wait_until(
-        lambda: all(fleet.about(k, "member-left", 2) for k in ALL - {2}), "who leaves is said to have left"
-    )
-    assert not any(fleet.about(k, "member-dead", 2) for k in ALL - {2})
-
-
 def test_halves_name_each_other_and_heal(fleet: Members) -> None:
     left, right = {1, 2, 3}, {4, 5}
     fleet.net.split(sorted(right))

@@ -69,16 +69,6 @@ def check_that_it_caught_up(summary: dict[str, Any], data: RunData, rounds: int)
     assert accuracy["board-1"] > 0.8 and accuracy["board-1"] > summary["accuracy"]["mean"] - 0.05
 
 
-@pytest.mark.slow  # the simulator has it of every algorithm; under `run` one goes on in test_forked.py
-@pytest.mark.parametrize("name", ["dpsgd", "quant-sgp"])
-def test_a_board_that_is_back_soon_catches_up(name: str, tmp_path: Path) -> None:
-    """Within the grace time the others wait. Rounds are long enough for this process to see when to
-    kill."""
-    settings = {"network.grace_s": 60, "evaluation.every": 20, "run.nodes": 3, "training.local_steps": 40}
-    summary, data = run_with_a_death(name, tmp_path, 45, 12, **settings)
-    check_that_it_caught_up(summary, data, 45)
-
-
 STREAMING = {"outer.optimizer": "nesterov", "outer.momentum": 0.3, "outer.fragments": 2, "outer.overlap": "true"}
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import statistics
-import time
 import urllib.request
 from pathlib import Path
 
@@ -21,7 +19,6 @@ from tests.e2e.test_tls import free_port
 MODES = ("gossip", "server")
 PARTS = ("compute", "encode", "transmit", "decode", "wait")
 LONG = ("--set", "run.rounds=100000", "--set", "evaluation.every=50000", "--no-plots")
-TWO = {"gossip": ("--set", "run.nodes=2", "--set", "gossip.topology=complete"), "server": ("--set", "run.nodes=2")}
 
 
 @pytest.mark.slow
@@ -39,27 +36,6 @@ def test_nearly_all_of_a_round_is_accounted_for(mode: str, tmp_path: Path) -> No
         assert known == pytest.approx(sum(r.number("time/cpu_s") for r in plain), rel=0.03)
         shares = [sum(r.number(f"time/{p}_s") or 0 for p in PARTS) / r.number("time/round_s") for r in plain]
         assert statistics.median(shares) >= 0.97, (board, shares)
-
-
-@pytest.mark.slow  # until Ctrl-C, below
-@pytest.mark.parametrize("mode", MODES)
-def test_killed_board_is_named_within_10_s_and_the_others_finish(mode: str, tmp_path: Path) -> None:
-    """With an exit code of its own."""
-    settings = ("--set", {"gossip": "run.rounds=150", "server": "run.rounds=40"}[mode], "--set", "run.nodes=3")
-    with edgegossip("run", f"quickstart-{mode}", *settings, "--no-plots", runs=tmp_path) as running:
-        running.wait_until(lambda: running.rounds_done(3, boards=3))
-        _kill(running, "board-1")
-        killed = time.monotonic()
-        running.wait_until(lambda: _said(running, "lost") == {"board-1"}, timeout_s=10)
-        assert time.monotonic() - killed < 10
-        steps = _steps(running)
-        running.wait_until(lambda: all(_steps(running)[b] > steps[b] + 20 for b in ("board-0", "board-2")), 60)
-        code, out, err = running.finish()
-        assert running.nobody_left()
-        result = json.loads((running.folder() / "summary.json").read_text())
-    assert (code, result["failed_nodes"]) == (7, ["board-1"]), err
-    assert "board-1" in out + err and "SIGKILL" in out + err and "Traceback" not in out + err
-    assert result["accuracy"]["min"] > 0.5
 
 
 @pytest.mark.parametrize("mode", ["gossip", pytest.param("server", marks=pytest.mark.slow)])
@@ -83,15 +59,6 @@ def test_a_killed_board_is_named_the_others_go_on_and_ctrl_c_leaves_no_process(m
     assert "board-1" in out + err and "SIGKILL" in out + err
     assert f"  edgegossip run --resume {running.folder()}" in err.splitlines()  # to copy as a line
     assert (running.folder() / "report.html").is_file() and "report.html" in err
-
-
-@pytest.mark.slow  # in test_forked.py a run is killed, too, and the port of a coordinator that was is needed
-@pytest.mark.parametrize("mode", MODES)
-def test_parent_killed_leaves_no_process(mode: str, tmp_path: Path) -> None:
-    with edgegossip("run", f"quickstart-{mode}", *LONG, *TWO[mode], runs=tmp_path) as running:
-        running.wait_until(lambda: running.rounds_done(2, boards=2))
-        _kill(running, "coordinator") if mode == "server" else running.process.kill()
-        assert running.nobody_left()
 
 
 def _kill(running: Running, name: str) -> None:

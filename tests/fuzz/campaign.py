@@ -1,9 +1,8 @@
 """Millions of mutated frames: `python -m tests.fuzz.campaign --frames 2000000 --seed 1`, or of some
 decoders' alone: `--decoders dither eden`.
 
-The work is cut into chunks; what chunk k does depends on the seed and k alone. Every finished chunk
-is one JSON line of the log, so a campaign that was stopped goes on where it was, and a failure is
-found again by its seed and chunk. Checked of every frame: nothing but PeerError, a refused sum
+The work is cut into chunks; what chunk k does depends on the seed and k alone, so a failure is
+found again by them (`--first`). Checked of every frame: nothing but PeerError, a refused sum
 untouched, values finite, no attempt slower than 10 times the slowest honest frame for its model; of
 every thousandth: the peak of Python's memory. Exit code 1 when there is a failure.
 """
@@ -11,7 +10,6 @@ every thousandth: the peak of Python's memory. Exit code 1 when there is a failu
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import sys
@@ -19,11 +17,9 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, field
-from functools import cache
-from pathlib import Path
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache, partial
 
 import numpy as np
 
@@ -41,9 +37,6 @@ class Report:
     """What one chunk, or a whole campaign, saw. Counts are by codec; "" is a frame refused before
     any codec saw it."""
 
-    seed: int
-    chunk: int
-    of: list[str] = field(default_factory=list)  # decoders whose frames are mutated; all without
     frames: int = 0
     decoded: dict[str, int] = field(default_factory=dict)
     accepted: dict[str, int] = field(default_factory=dict)
@@ -80,7 +73,7 @@ def run_chunk(seed: int, chunk: int, frames: int, timed: bool = True, of: Sequen
     rng = random.Random(f"{seed} {chunk}")
     honest, limits = prepared()
     honest = [one for one in honest if one.decoder in of] if of else honest
-    report = Report(seed, chunk, list(of))
+    report = Report()
     decoded, accepted, refusals = Counter[str](), Counter[str](), Counter[str]()
     for k in range(frames):
         parent = rng.choice(honest)
@@ -100,7 +93,7 @@ def run_chunk(seed: int, chunk: int, frames: int, timed: bool = True, of: Sequen
                 assert peak <= 4 * parent.layout.size + SPARE_BYTES, f"takes {peak} bytes"
         except Exception:
             if len(report.failures) < MAX_FAILURES:
-                report.failures.append(f"{parent.name}: {traceback.format_exc(limit=-3)}\n{data.hex()}")
+                report.failures.append(f"chunk {chunk}, {parent.name}: {traceback.format_exc(limit=-3)}\n{data.hex()}")
             continue
         report.slowest_times_honest = max(report.slowest_times_honest, took / honest_s)
         decoded[outcome.codec] += 1
@@ -113,20 +106,6 @@ def run_chunk(seed: int, chunk: int, frames: int, timed: bool = True, of: Sequen
     return report
 
 
-def finished(log: Path, seed: int, chunk_frames: int, of: Sequence[str] = ()) -> dict[int, Report]:
-    """The chunks of this campaign that the log holds; a last line that was cut short is left
-    out."""
-    found = {}
-    for line in log.read_text().splitlines() if log.exists() else ():
-        try:
-            report = Report(**json.loads(line))
-        except ValueError:
-            continue
-        if report.seed == seed and report.frames == chunk_frames and report.of == list(of):
-            found[report.chunk] = report
-    return found
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.campaign", description="Fuzz the decoders.")
     parser.add_argument("--frames", type=int, default=2_000_000)
@@ -136,47 +115,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--chunk", type=int, default=10_000, help="frames a chunk")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--untimed", action="store_true", help="do not check the time of a frame")
-    parser.add_argument("--log", type=Path, default=Path("fuzz-campaign.jsonl"))
+    parser.add_argument("--first", type=int, default=0, help="chunk to begin with")
     options = parser.parse_args(arguments)
-    chunks = range(-(-options.frames // options.chunk))
-    done = finished(options.log, options.seed, options.chunk, options.decoders)
-    todo = [chunk for chunk in chunks if chunk not in done]
-    try:
-        for report in _reports(options, todo):
-            done[report.chunk] = report
-    except BrokenProcessPool:
-        print(f"a process died in one of the chunks {[c for c in chunks if c not in done]}; run with --processes 1")
-        return 1
-    total = Report(options.seed, -1, options.decoders)
-    for chunk in chunks:
-        total.add(done[chunk])
+    chunks = range(options.first, options.first + -(-options.frames // options.chunk))
+    work = partial(run_chunk, options.seed, frames=options.chunk, timed=not options.untimed, of=tuple(options.decoders))
+    total = Report()
+    with ProcessPoolExecutor(options.processes) as pool:
+        for report in (map if options.processes == 1 else pool.map)(work, chunks):
+            total.add(report)
+            print(f"{total.frames} of {options.frames} frames, {len(total.failures)} failures", flush=True)
     _print(total)
     return 1 if total.failures else 0
-
-
-def _reports(options: argparse.Namespace, todo: list[int]) -> list[Report]:
-    options.log.parent.mkdir(parents=True, exist_ok=True)
-    made = []
-    whole = not options.log.exists() or options.log.read_bytes()[-1:] in (b"", b"\n")
-    with options.log.open("a") as log:
-        if not whole:
-            log.write("\n")
-
-        def keep(report: Report) -> None:
-            made.append(report)
-            log.write(json.dumps(asdict(report)) + "\n")
-            log.flush()
-
-        if options.processes == 1:
-            for chunk in todo:
-                keep(run_chunk(options.seed, chunk, options.chunk, not options.untimed, options.decoders))
-            return made
-        with ProcessPoolExecutor(options.processes) as pool:
-            timed = not options.untimed
-            work = [pool.submit(run_chunk, options.seed, c, options.chunk, timed, options.decoders) for c in todo]
-            for future in as_completed(work):
-                keep(future.result())
-    return made
 
 
 def _print(total: Report) -> None:

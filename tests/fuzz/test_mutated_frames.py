@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,7 +58,7 @@ def test_mutated_frames() -> None:
 
 def test_a_campaign_of_some_decoders_mutates_no_other_frames() -> None:
     report = run_chunk(seed=1, chunk=0, frames=1500, timed=False, of=["dither", "eden"])
-    assert report.failures == [] and report.of == ["dither", "eden"]
+    assert report.failures == []
     bodies = Counter(report.decoded)
     assert min(bodies["dither"], bodies["eden"]) > 100
     assert bodies.total() - bodies["dither"] - bodies["eden"] - bodies[""] < 150  # another decoder, by a mutation
@@ -98,21 +97,9 @@ def test_slow_frames_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_chunk(seed=1, chunk=0, frames=5).failures == []
 
 
-def test_a_campaign_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = tmp_path / "campaign.jsonl"
-    assert (
-        main(["--frames", "3000", "--chunk", "1000", "--seed", "4", "--log", str(log), "--processes", "1", "--untimed"])
-        == 0
-    )
-    lines = log.read_text().splitlines()
-    assert len(lines) == 3
-    log.write_text("\n".join([*lines[:2], lines[2][:20]]))  # killed while it wrote
-    assert (
-        main(["--frames", "3000", "--chunk", "1000", "--seed", "4", "--log", str(log), "--processes", "1", "--untimed"])
-        == 0
-    )
-    out = capsys.readouterr().out
-    assert "3000 frames, 0 failures" in out
+def test_a_campaign_is_its_chunks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--frames", "1500", "--chunk", "500", "--seed", "4", "--processes", "1", "--untimed"]) == 0
+    assert "1500 frames, 0 failures" in capsys.readouterr().out
 
 
 def test_layouts_differ() -> None:
@@ -122,5 +109,5 @@ def test_layouts_differ() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_two_million_mutated_frames(tmp_path: Path) -> None:
-    assert main(["--frames", "2000000", "--seed", "1000", "--log", str(tmp_path / "log.jsonl")]) == 0
+def test_two_million_mutated_frames() -> None:
+    assert main(["--frames", "2000000", "--seed", "1000"]) == 0

@@ -94,8 +94,8 @@ def budgets() -> Iterator[Any]:
 def test_however_few_bytes_a_message_gets_boards_do_not_drift_apart(
     make_fleet: Any, algorithm: str, bits: float
 ) -> None:
-    fleet = fleet_of(make_fleet, algorithm, 2000)
-    size = max(64, int(bits * 2000 / 8))
+    fleet = fleet_of(make_fleet, algorithm, 1000)
+    size = max(64, int(bits * 1000 / 8))
     allowed = [dict.fromkeys(fleet.members, size)] * 4
     found = distances(fleet, lambda: allowed, 300 if algorithm == "deep-squeeze" and not bits else 150, 1)
     assert not grows(found)
@@ -106,10 +106,10 @@ def test_however_few_bytes_a_message_gets_boards_do_not_drift_apart(
 @pytest.mark.parametrize("algorithm", ["motef", *(pytest.param(a, marks=pytest.mark.slow) for a in ALGORITHMS[:2])])
 def test_boards_whose_messages_differ_mix_alike(make_fleet: Any, algorithm: str) -> None:
     """An edge goes by the coarser of its two ends, whichever that is in this round."""
-    fleet = fleet_of(make_fleet, algorithm, 2000)
+    fleet = fleet_of(make_fleet, algorithm, 1000)
     rng = np.random.default_rng(0)
     found = distances(
-        fleet, lambda: [dict.fromkeys(fleet.members, int(b)) for b in rng.choice([64, 250, 2000], 4)], 200, 3
+        fleet, lambda: [dict.fromkeys(fleet.members, int(b)) for b in rng.choice([64, 125, 1000], 4)], 150, 3
     )
     assert not grows(found) and found[-1] < 0.8
 

@@ -37,13 +37,6 @@ def test_a_session_that_is_no_number_of_one_is_refused(fleet: Any, value: float 
     assert fleet.states[to] is before
 
 
-def hello_to(fleet: Any, to: int, sender: int, aux: dict[int, float], round: int = 0) -> Message:
-    fleet.restart(sender)
-    m = next(m for k, m in fleet.mail if k == to and m.frame.kind == Kind.HELLO)
-    fleet.mail.clear()
-    return replace(m, frame=replace(m.frame, aux=aux, round=round))
-
-
 def test_a_stranger_to_a_stream_is_refused(make_fleet: Any) -> None:
     fleet = make_fleet("directed-ring", nodes=4, algorithm="sgp")
     fleet.say_hello()

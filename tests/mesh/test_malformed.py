@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from pathlib import Path
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import grpc
 import pytest
@@ -22,7 +22,7 @@ from edgegossip.mesh.membership.manifest import make
 from edgegossip.mesh.wire import METHOD
 from edgegossip.types import DecodeError
 from tests.mesh.malformed import verdicts
-from tests.mesh.malformed.__main__ import Batches, session
+from tests.mesh.malformed.__main__ import session
 from tests.mesh.malformed.attack import BATCH
 from tests.mesh.malformed.messages import NO_AGREEMENTS, Maker, Target
 from tests.mesh.support import RUN, connect_all, wait_for
@@ -115,41 +115,30 @@ def _ask(channel: grpc.Channel, method: str, message: bytes) -> None:
     assert call.code() in codes, call.details()
 
 
-def test_batches_are_done_once_and_resumed_behind_the_last_of_a_row() -> None:
-    batches = Batches(3, 8)
-    numbers = iter(batches)
-    assert [next(numbers) for _ in range(4)] == [3, 4, 5, 6]
-    for number in (4, 6, 3):
-        batches.finish(number)
-    assert batches.done == 5 and list(numbers) == [7]
-
-
 def test_the_verdict_can_fail() -> None:
-    def sample(t: float, rss: float, round: int) -> dict:
-        held = {"rss_bytes": rss, "anonymous_bytes": rss, "threads": 13, "descriptors": 40, "tasks": 19, "round": round}
-        more = {"delivered": {"frames": int(t)}, "lost": {}, "answers": {}, "load": 1.0}
-        counts = {"reached": {"frame": int(t)}, "refused": {}, "reasons": {"frame: a reason": int(t)}}
-        return {"t_s": t, "boards": {"pi-1": held}, "counts": counts, **more}
+    def wrong(
+        rss: Callable[[int], float] = lambda k: 3e8, round: Callable[[int], int] = lambda k: k, **more: Any
+    ) -> Any:
+        counts = {"reached": {"frame": 9}, "refused": {}, "reasons": {"frame: a reason": 9}}
+        held = {"anonymous_bytes": 1e8, "threads": 13, "descriptors": 40, "tasks": 19}
+        samples = [(3.0 * k, {"pi-1": {**held, "rss_bytes": rss(k), "round": round(k)}}) for k in range(60)]
+        return verdicts.judge(verdicts.Attack(**{"samples": samples, "counts": counts, **more}))["wrong"]
 
-    start = {"session": "now", "seed": 1}
-    good = [start, *(sample(3.0 * k, 3e8, k) for k in range(60))]
-    assert verdicts.judge(good)[1] == []
-    leak = [start, *(sample(3.0 * k, 3e8 + 2e5 * k, k) for k in range(60))]
-    assert any("rss_bytes grew" in text for text in verdicts.judge(leak)[1])
-    stuck = [start, *(sample(3.0 * k, 3e8, min(k, 30)) for k in range(60))]
-    assert verdicts.judge(stuck)[1] == ["pi-1 ended no round for 87 s"]
-    silent = json.loads(json.dumps(good))
-    silent[-1]["counts"]["reasons"]["stream: NO REASON"] = 1
-    assert verdicts.judge(silent)[1] == ["1 refusals stream: NO REASON"]
-    assert verdicts.judge([start])[1] == ["a session without a sample"]
+    assert wrong() == []
+    assert any("rss_bytes grew" in text for text in wrong(lambda k: 3e8 + 2e5 * k))
+    assert wrong(round=lambda k: min(k, 30)) == ["pi-1 ended no round for 87 s"]
+    silent = {"reached": {}, "refused": {}, "reasons": {"stream: NO REASON": 1}}
+    assert wrong(counts=silent) == ["1 refusals stream: NO REASON"]
+    assert wrong(codes={"pi-1": 130, "pi-2": 1}, accuracy={"pi-1": None}) == [
+        "pi-2 ended with 1, not 130",
+        "pi-1 is at accuracy None",
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_live_board_of_a_fleet(tmp_path: Path) -> None:
-    out = tmp_path / "malformed.jsonl"
-    session(5000, 7, out)
-    document, wrong = verdicts.judge(verdicts.read(out))
-    assert not wrong
+def test_a_live_board_of_a_fleet() -> None:
+    document = verdicts.judge(session(5000, 7))
+    assert not document["wrong"]
     assert sum(document["delivered"].values()) + sum(document["lost"].values()) == 5000 // BATCH * BATCH
     assert document["reached"]["frame"] > 3000

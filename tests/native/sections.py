@@ -40,14 +40,6 @@ def code_width(q):
     return next(w for w in (1, 2, 4, 8, 16) if w >= q.bits)
 
 
-def codes_in(q, symbols, n):
-    """uint16[n] from a row of symbols."""
-    if code_width(q) == 16:
-        return np.frombuffer(bytes(symbols), "<u2")
-    bits = np.unpackbits(np.frombuffer(bytes(symbols), np.uint8), bitorder="little")[: n * code_width(q)]
-    return bits.reshape(n, -1) @ (1 << np.arange(code_width(q), dtype=np.uint16))
-
-
 def exact(q, levels, signs):
     """x and scales that are quantised to these levels, int[n], and signs, bool[n], for every
     key."""

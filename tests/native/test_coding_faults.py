@@ -7,7 +7,8 @@ import pytest
 
 from edgegossip.native import coding
 from edgegossip.native.quantise import LevelKind, Quantiser
-from tests.conformance.reference_coders import bits_to_bytes, low_first, tokens
+from tests.conformance.reference_coders import tokens
+from tests.conformance.reference_common import bits_to_bytes, low_first
 from tests.native import sections
 from tests.native.faults import BAD_CODE, BAD_CODER, BAD_PADDING, BAD_SCALE, BAD_STREAM, BAD_TABLE, ENDS_EARLY, survives
 from tests.native.sections import FP4, SIGN, TERNARY, decode, geometric, uniform

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from edgegossip.native import quantise as native_quantise
 from edgegossip.native.quantise import LevelKind, Quantiser
-from tests.native import reference_quantise as reference
+from tests.conformance import reference_quantised as reference
+from tests.conformance.reference_common import uniform32
 from tests.native.everywhere import ISAS, on_every_isa
 
 KEY = 0x0123456789ABCDEF
@@ -41,6 +42,20 @@ def name_of(q):
     return f"{q.kind.name}-{q.bits}-{q.levels}-{q.bucket}"
 
 
+def codes_of(q, x, scales, key=KEY):
+    return reference.codes_of(grid_of(q), x, scales, key)
+
+
+def grid_of(q):
+    return reference.Grid(q.kind.name.lower(), q.bits, q.levels, q.bucket, q.list or ())
+
+
+def pack(q, codes):
+    width = next(w for w in (1, 2, 4, 8, 16) if w >= q.bits)
+    bits = (codes[:, None] >> np.arange(width, dtype=np.uint32)) & np.uint32(1)
+    return np.packbits(bits.astype(np.uint8).reshape(-1), bitorder="little").tobytes()
+
+
 def scales_of(q, x, linf=False):
     if q.kind is LevelKind.FP4 and len(x):
         return np.array([1.7], np.float32) / max(np.abs(x).mean(dtype=np.float64).astype(np.float32), np.float32(1e-37))
@@ -57,8 +72,8 @@ def gradient(n, seed=0, scale=1e-2):
 
 def check_exact(q, x, scales, key=KEY):
     """On every instruction set."""
-    codes, base = reference.codes_of(q, x, scales, key, 0), np.linspace(-1, 1, len(x), dtype=np.float32)
-    packed, expected = reference.pack(q, codes).tobytes(), reference.values_of(q, codes, scales)
+    codes, base = codes_of(q, x, scales, key), np.linspace(-1, 1, len(x), dtype=np.float32)
+    packed, expected = pack(q, codes), reference.values_of(grid_of(q), codes, scales)
     with np.errstate(over="ignore"):
         summed = (base + np.float32(0.3) * expected).tobytes()
     for isa in ISAS:
@@ -178,7 +193,7 @@ def test_moments(isa):
 @on_every_isa
 def test_random_numbers(isa):
     for first, n in [(0, 0), (0, 1), (1, 1), (0, 70), (1, 70), (31, 33), (32, 32), (2**33 + 5, 100)]:
-        assert (native_quantise.uniform32(KEY, first, n, isa) == reference.uniform32(KEY, first, n)).all()
+        assert (native_quantise.uniform32(KEY, first, n, isa) == uniform32(KEY, first, n)).all()
 
 
 def test_random_numbers_look_uniform():
@@ -231,7 +246,7 @@ def test_alignment_and_what_lies_around(isa):
             symbols = raw[shift : shift + q.symbol_bytes(1001)]
             raw[:] = 0xAA
             native_quantise.quantise(q, x, scales, KEY, 0, symbols, isa)
-            assert symbols.tobytes() == reference.pack(q, reference.codes_of(q, x, scales, KEY)).tobytes()
+            assert symbols.tobytes() == pack(q, codes_of(q, x, scales))
             assert (raw[:shift] == 0xAA).all() and (raw[shift + len(symbols) :] == 0xAA).all()
             out = np.full(1200, 5, np.float32)
             assert native_quantise.dequantise(q, symbols, scales, out[shift : shift + 1001], isa=isa)
@@ -243,7 +258,7 @@ def test_alignment_and_what_lies_around(isa):
 def test_codes_of_nobody_are_refused(isa, q):
     x = gradient(n := 601)
     scales = scales_of(q, x)
-    codes = reference.codes_of(q, x, scales, KEY)
+    codes = codes_of(q, x, scales)
     sign = 2 ** (q.bits - 1)
     top = {
         LevelKind.UNIFORM: q.levels,
@@ -258,7 +273,7 @@ def test_codes_of_nobody_are_refused(isa, q):
         for at in (0, n // 2, n - 1):
             bad = codes.copy()
             bad[at] = code
-            assert not native_quantise.dequantise(q, reference.pack(q, bad), scales, out, isa=isa)
+            assert not native_quantise.dequantise(q, pack(q, bad), scales, out, isa=isa)
 
 
 @pytest.mark.parametrize(
@@ -309,4 +324,4 @@ def test_wrong_arguments():
 @on_every_isa
 @pytest.mark.parametrize("first", [1 << 18, (1 << 18) + 1024, 1 << 24, (1 << 30) + 512, (1 << 31) - 512])
 def test_random_numbers_far_into_a_tensor(isa, first):
-    assert (native_quantise.uniform32(KEY, first, 300, isa) == reference.uniform32(KEY, first, 300)).all()
+    assert (native_quantise.uniform32(KEY, first, 300, isa) == uniform32(KEY, first, 300)).all()

@@ -134,7 +134,7 @@ def test_a_coordinators_downlink_is_part_of_the_round():
 
 def test_how_much_memory_messages_may_take_is_said_and_counts_however_many_neighbours_there_are(gossip):
     def planned(boards, **settings):
-        sets = {"model.params": {"hidden": [100_000]}, "codec.name": "fp32", "gossip.topology": "complete", **settings}
+        sets = {"model.params": {"hidden": [20_000]}, "codec.name": "fp32", "gossip.topology": "complete", **settings}
         links = FleetProfile("f", "f", (("raspberry-pi-4", boards),), LinkProfile(latency_s=0.0))
         return plan(recipes.with_settings(gossip, sets), links)
 

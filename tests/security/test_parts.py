@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from edgegossip.mesh.address import Address
 from edgegossip.mesh.base import MeshLimits
 from edgegossip.security import handshake
-from edgegossip.security.admission import Quarantine
 from edgegossip.security.front_end import server_name_of
 from edgegossip.security.limits import (
     ConnectionLimiter,
@@ -26,14 +25,6 @@ from edgegossip.security.limits import (
 )
 from edgegossip.security.names import Subject, serial_name, subject_of, token_in
 from edgegossip.types import DecodeError, PeerError
-
-
-def test_a_bucket_lets_a_burst_through_and_then_a_rate():
-    buckets = TokenBuckets(rate=2.0, burst=3.0)
-    assert [buckets.take("a", 0.0) for _ in range(4)] == [True, True, True, False]
-    assert buckets.take("b", 0.0)  # others are not concerned
-    assert [buckets.take("a", 1.0) for _ in range(3)] == [True, True, False]
-    assert [buckets.take("a", 100.0) for _ in range(4)] == [True, True, True, False]
 
 
 def test_buckets_of_many_strangers_take_bounded_memory():
@@ -72,39 +63,6 @@ def strangers(*connections: tuple[str, int], silent: bool = True) -> list[Simple
         SimpleNamespace(address=str(Address(host, 1000)), since_s=0.01 * k, silent=silent)
         for k, host in enumerate(hosts, 1)
     ]
-
-
-@pytest.mark.parametrize("silent", [True, False])
-@pytest.mark.parametrize(
-    "connections",
-    [
-        (("10.0.0.9", 64),),
-        (("10.0.0.66", 64), ("10.0.0.67", 64), ("10.0.0.68", 64), ("10.0.0.69", 59)),
-        (("10.9.0.{}", 255),),
-    ],
-    ids=["its own address", "four addresses", "many addresses"],
-)
-def test_strangers_cannot_take_every_place(connections, silent):
-    """The newcomer may stay, and so may a board that came in time and is in the midst of its
-    handshake."""
-    honest = strangers(("10.0.0.1", 5), silent=False)
-    theirs = strangers(*connections, silent=silent)
-    victim, reason = limiter().to_evict("10.0.0.9", [*honest, *theirs], 3.0)
-    assert any(victim is s for s in theirs) or (connections == (("10.9.0.{}", 255),) and not silent)
-    assert "have not finished the TLS handshake" in reason
-
-
-def test_a_network_of_many_addresses_counts_as_one():
-    connections = [
-        *strangers(("fd00:bad::{}", 250), silent=False),
-        *strangers(("fd00:1::1", 3), ("10.0.0.7", 3), silent=False),
-    ]
-    victim, _ = limiter().to_evict("fd00:1::9", connections, 3.0)
-    assert victim is connections[0]  # the oldest
-    connections[7].silent = True
-    victim, _ = limiter().to_evict("fd00:1::9", connections, 3.0)
-    assert victim is connections[7]  # one that hesitates
-    assert limiter().to_evict("fd00:1::9", connections[:255], 3.0) is None
 
 
 @pytest.mark.parametrize(
@@ -192,23 +150,6 @@ def test_the_address_refused_longest_ago_is_forgotten_first():
     assert not limiter.allows("10.0.0.2", 2.0)
 
 
-def test_quarantine_grows_and_is_forgotten():
-    quarantine, now_s, lengths = Quarantine(), 0.0, []
-    for _ in range(10):
-        lengths.append(quarantine.strike("c", "noise", now_s))
-        assert quarantine.reason("c", now_s) == f"in quarantine for {lengths[-1]:g} s: noise"
-        # The same line for a log.
-        assert quarantine.reason("c", now_s + lengths[-1] / 2) == quarantine.reason("c", now_s)
-        assert quarantine.reason("a", now_s) == ""
-        assert quarantine.strike("c", "more of it", now_s) == 0.0  # what was on its way counts no second time
-        now_s += lengths[-1]
-        assert quarantine.reason("c", now_s) == ""
-    assert lengths[:3] == [5.0, 10.0, 20.0] and lengths[-1] == Quarantine.LONGEST_S
-    # Once more after nine were forgotten.
-    assert quarantine.strike("c", "noise", now_s + 9 * Quarantine.FORGET_S) == 10.0
-    assert quarantine.strike("c", "noise", now_s + 99 * Quarantine.FORGET_S) == 5.0
-
-
 def test_a_token_is_good_once_and_not_for_long():
     box = handshake.OneTimeTokens[str](str)
     one, two = box.issue("a", 0.0), box.issue("b", 0.0)
@@ -221,24 +162,6 @@ def test_a_token_is_good_once_and_not_for_long():
         box.issue(str(k), k)
     assert len(box) == handshake.OneTimeTokens.VALID_S
     assert len(box._owned) == len(box)
-
-
-def test_who_asks_without_end_pushes_out_its_own_tokens_alone():
-    box = handshake.OneTimeTokens[tuple[int, str]](lambda holder: holder[0])
-    honest = [box.issue((1, "a"), 0.0) for _ in range(handshake.OneTimeTokens.EACH)]
-    theirs = [box.issue((2, f"10.0.0.{k % 16}"), 1.0) for k in range(1000)]
-    assert len(box) == 2 * handshake.OneTimeTokens.EACH
-    assert [box.redeem(t, 2.0) for t in honest] == [(1, "a")] * handshake.OneTimeTokens.EACH
-    good = [t for t in theirs if box.redeem(t, 2.0) is not None]
-    assert good == theirs[-handshake.OneTimeTokens.EACH :]
-    assert not box._owned
-
-
-def test_tokens_of_one_holder_can_be_taken_back():
-    box = handshake.OneTimeTokens[str](str)
-    mine, more, others = box.issue("a", 0.0), box.issue("a", 0.0), box.issue("b", 0.0)
-    box.revoke("a".__eq__)
-    assert [box.redeem(t, 1.0) for t in (mine, more, others)] == [None, None, "b"]
 
 
 def test_names():

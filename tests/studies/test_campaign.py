@@ -2,16 +2,10 @@
 table."""
 
 import csv
-import dataclasses
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
+import pickle
 from types import SimpleNamespace
 
-import psutil
 import pytest
 
 from edgegossip.cli.main import main
@@ -36,19 +30,6 @@ def asked(out, settings=(*SMALL, "run.rounds=3"), sweeps=("codec.name=fp32,minma
 
 def quiet(text):
     pass
-
-
-def alive(group):
-    """Processes of a group that still run; one that only waits to be collected does not."""
-    found = [p for p in psutil.process_iter(["status"]) if p.info["status"] != psutil.STATUS_ZOMBIE]
-    return [p.pid for p in found if _group_of(p.pid) == group]
-
-
-def _group_of(pid):
-    try:
-        return os.getpgid(pid)
-    except ProcessLookupError:
-        return None
 
 
 def results_without_time(folder):
@@ -96,7 +77,16 @@ def test_what_is_there_is_not_run_again_and_more_can_be_asked_for(tmp_path):
     assert len(read_results(tmp_path / FILE)) == 5
 
 
-def test_two_processes_give_what_one_gives(whole, tmp_path):
+def test_two_processes_give_what_one_gives(whole, tmp_path, monkeypatch):
+    """What goes to them is pickled; tests/sweep has the processes."""
+
+    def apart(cases, jobs, runner, on_progress):
+        assert jobs == 2
+        runner = pickle.loads(pickle.dumps(runner))
+        for case in cases:
+            yield case, runner(pickle.loads(pickle.dumps(case)), quiet)
+
+    monkeypatch.setattr(campaign, "_on_workers", apart)
     run(asked(tmp_path, jobs=2), quiet, quiet)
     assert results_without_time(tmp_path) == results_without_time(whole[0])
 
@@ -113,36 +103,6 @@ def test_progress_is_told_once_a_second(monkeypatch):
 
     assert list(campaign.run_cases(["x"], 1, runner, lambda case, round: told.append(round))) == [("x", {})]
     assert told == [4, 8, 12]
-
-
-@pytest.mark.slow  # what such a kill leaves, a torn line too, another study goes on from above
-@pytest.mark.parametrize("jobs", ["1", "2"])
-def test_killed_in_the_middle_it_goes_on_with_what_is_missing(tmp_path, jobs):
-    """It ends with the very results of a study that was not killed."""
-    command = [sys.executable, "-m", "edgegossip", "study", "quickstart-gossip", *SETS, "--set", "run.rounds=25"]
-    command += ["--sweep", "codec.name=fp32,minmax8", "--seeds", "1,2", "--no-plots", "--jobs", jobs]
-    folder = tmp_path / "killed"
-    killed = subprocess.Popen([*command, "--out", folder], stdout=subprocess.DEVNULL, start_new_session=True)
-    until = time.monotonic() + 60
-    while len(read_results(folder / FILE)) < 1 and time.monotonic() < until and killed.poll() is None:
-        time.sleep(0.01)
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
-    there = set(read_results(folder / FILE))
-    assert 1 <= len(there) < 4
-    with (folder / FILE).open("ab") as file:
-        file.write(b'{"key": "torn", "state": "do')
-    said = []
-    again = asked(folder, settings=(*SMALL, "run.rounds=25"), jobs=int(jobs))
-    document, code = run(again, said.append, quiet)
-    assert f"{len(there)} done, {4 - len(there)} to go" in said[0]
-    assert code == 0 and document["runs"] == 4
-    run(dataclasses.replace(again, out=tmp_path / "whole", jobs=1), quiet, quiet)
-    assert results_without_time(folder) == results_without_time(tmp_path / "whole")
-    until = time.monotonic() + 30
-    while alive(killed.pid) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not alive(killed.pid), "its workers did not end by themselves"
 
 
 def test_interrupted_it_says_what_is_kept(tmp_path):

@@ -125,7 +125,7 @@ def gossips():
 @pytest.mark.parametrize(("topology", "algorithm", "codec"), [*gossips()])
 def test_gossip_brings_every_board_to_the_statistics_of_all_examples(topology, algorithm, codec):
     settings = {"gossip.topology": topology, "gossip.algorithm": algorithm, "codec.name": codec}
-    recipe = recipe_with(settings | {"run.rounds": 40 if codec != "4-bit-elastiquant" else 80})
+    recipe = recipe_with(settings | {"run.rounds": 25 if codec != "4-bit-elastiquant" else 50})
     for x in play_gossip(recipe):
         require_pooled(recipe, x)
 
@@ -133,7 +133,7 @@ def test_gossip_brings_every_board_to_the_statistics_of_all_examples(topology, a
 @pytest.mark.parametrize("algorithm", sorted(set(gossip.names()) - {"d2"}))
 def test_every_algorithm_averages_them(algorithm):
     settings = {"training.momentum": 0.0} if algorithm == "k-gt" else {}
-    settings |= {"gossip.topology": "complete", "gossip.algorithm": algorithm, "run.rounds": 30}
+    settings |= {"gossip.topology": "complete", "gossip.algorithm": algorithm, "run.rounds": 15}
     recipe = recipe_with(settings)
     for x in play_gossip(recipe):
         require_pooled(recipe, x)

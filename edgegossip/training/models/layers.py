@@ -10,15 +10,38 @@ The EvoNorms include their activation, so no ReLU may follow them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from edgegossip.int8.norms import EvoNormS0, RangeEvoNorm, groups_of
 from edgegossip.types import ConfigError
 
 _EVONORMS = {"evonorm-s0": EvoNormS0, "range-evonorm": RangeEvoNorm}
+
+
+class _Unfilled(TorchFunctionMode):
+    """Draws no values for tensors without any: torch would load its compiler for that, seconds and
+    80 MB."""
+
+    def __torch_function__(  # type: ignore[no-untyped-def]
+        self, function: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs=None
+    ) -> Any:
+        named = kwargs or {}
+        if function in (torch.Tensor.normal_, nn.init.normal_):
+            return (*args, *named.values())[0]
+        return function(*args, **named)
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Modules are made on torch's meta device: their tensors have shapes and no values."""
+    with torch.device("meta"), _Unfilled():
+        yield
 
 
 def includes_activation(norm: str) -> bool:

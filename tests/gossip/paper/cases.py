@@ -21,7 +21,7 @@ from tests.gossip.paper.momentum import Momentum, Plain
 from tests.gossip.paper.problem import Problem
 from tests.gossip.paper.references import Point, Run
 
-ROUNDS = 8
+ROUNDS = 5
 MANY = 50  # rounds of the slow tests
 N = 10  # values of a model
 TOLERANCE = 1e-6  # times the largest value of the round where that is above 1

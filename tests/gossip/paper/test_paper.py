@@ -1,4 +1,4 @@
-"""Every algorithm is the paper's: 8 rounds (50 in the slow tests) against a dense float64
+"""Every algorithm is the paper's: 5 rounds (50 in the slow tests) against a dense float64
 reference, on random graphs, with and without codecs.
 
 The references (references.py) are written from the papers line by line and import nothing of the

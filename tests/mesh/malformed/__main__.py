@@ -1,6 +1,6 @@
 """Malformed messages by the million against a live board, while it trains with two honest ones.
 
-    python -m tests.mesh.malformed --messages 2000000 --seed 1 --out malformed.jsonl
+    python -m tests.mesh.malformed --messages 2000000 --seed 1
 
 A fleet of three boards and four attackers is founded with certificates and trains; then the
 attackers' processes are killed and their identities taken over. They send malformed messages at
@@ -9,9 +9,8 @@ is wrong, probes, questions to join, health and reflection, admission handshakes
 without a certificate. node.py says what the attacked board is lenient about, so that they are not
 out after the first message.
 
-Resumable: OUT has a line every few seconds, and a second call goes on with a new fleet behind the
-last batch that was done. At the end OUT.md and OUT.json have the verdict; the exit status is 1 when
-something was wrong.
+It prints what was delivered, what reached each decoder, why messages were refused, and what went
+wrong; the exit status is 1 when something did.
 """
 
 from __future__ import annotations
@@ -19,18 +18,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 import os
 import re
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from edgegossip import recipe as recipes
 from edgegossip.layout import Layout
@@ -55,25 +50,7 @@ SETTINGS = (
 EDGES = [(BOARD, HONEST[0]), (BOARD, HONEST[1]), HONEST, *((BOARD, evil) for evil in ATTACKERS)]
 SAMPLE_S = 3.0
 EVALUATED_S = 300.0  # 100 rounds of 0.8 s, on a busy machine
-
-
-class Batches:
-    """Numbers of batches of one queue, each to be done once; `done` are all below it."""
-
-    def __init__(self, first: int, end: int) -> None:
-        self.done, self._end, self._next = first, end, first
-        self._finished: set[int] = set()
-
-    def __iter__(self) -> Iterator[int]:
-        while self._next < self._end:
-            self._next += 1
-            yield self._next - 1
-
-    def finish(self, number: int) -> None:
-        self._finished.add(number)
-        while self.done in self._finished:
-            self._finished.discard(self.done)
-            self.done += 1
+Batches = dict[str, Iterator[int]]  # numbers of batches of each queue, each to be done once
 
 
 def targets_of(boards: Fleet, layout: Layout) -> list[Target]:
@@ -105,40 +82,20 @@ def layout_of() -> Layout:
     return build_workload(recipe, 0).layout
 
 
-async def attacked(
-    boards: Fleet,
-    seed: int,
-    queues: dict[str, Batches],
-    counts: Path,
-    write: Any,
-    targets: list[Target],
-    limit_s: float,
-) -> None:
-    """All batches that are left, a line every SAMPLE_S."""
-    tally = attack.Tally()
-    workers = []
-    attackers = []
+async def attacked(boards: Fleet, seed: int, batches: Batches, counts: Path, targets: list[Target]) -> verdicts.Attack:
+    """All batches, with a sample every SAMPLE_S."""
+    attack_, workers, attackers = verdicts.Attack(), [], []
     for where in targets:
-        attacker = attack.Attacker(TlsSecurity.load(boards.identity(where.me)), Maker(where), where, tally)
+        attacker = attack.Attacker(TlsSecurity.load(boards.identity(where.me)), Maker(where), where, attack_.tally)
         attackers.append(attacker)
-        workers += [asyncio.create_task(_work(attacker, seed, q, batches)) for q, batches in queues.items()]
+        workers += [asyncio.create_task(_work(attacker, seed, queue, numbers)) for queue, numbers in batches.items()]
     began = time.monotonic()
     while True:
         _, pending = await asyncio.wait(workers, timeout=SAMPLE_S, return_when=asyncio.FIRST_EXCEPTION)
-        write(
-            {
-                "t_s": round(time.monotonic() - began, 1),
-                "done": {q: b.done for q, b in queues.items()},
-                "delivered": tally.delivered,
-                "lost": tally.lost,
-                "answers": tally.answers,
-                "counts": json.loads(counts.read_text()),
-                "boards": {n: s for n, s in boards.sample().items() if n not in ATTACKERS},
-                "load": os.getloadavg()[0],
-            }
-        )
-        failed = [w.exception() for w in workers if w.done() and not w.cancelled() and w.exception()]
-        if failed or not pending or time.monotonic() - began > limit_s:
+        held = {n: s for n, s in boards.sample().items() if n not in ATTACKERS}
+        attack_.samples.append((time.monotonic() - began, held))
+        failed = [w.exception() for w in workers if w.done() and w.exception()]
+        if failed or not pending:
             break
     for worker in workers:
         worker.cancel()
@@ -146,15 +103,15 @@ async def attacked(
     for attacker in attackers:
         with suppress(Exception):
             await attacker.close()
-    if failed:
-        raise RuntimeError("the attack ended early") from failed[0]
+    attack_.counts = json.loads(counts.read_text())
+    attack_.failure = "".join(f"the attack ended early: {error!r}" for error in failed[:1])
+    return attack_
 
 
-async def _work(attacker: attack.Attacker, seed: int, queue: str, batches: Batches) -> None:
+async def _work(attacker: attack.Attacker, seed: int, queue: str, numbers: Iterator[int]) -> None:
     kinds = attack.STREAMS if queue == "streams" else attack.CALLS
-    for number in batches:
+    for number in numbers:
         await attacker.batch(kinds[number % len(kinds)], Random(f"{seed}/{queue}/{number}"))
-        batches.finish(number)
 
 
 def _await_evaluation(boards: Fleet) -> None:
@@ -165,77 +122,43 @@ def _await_evaluation(boards: Fleet) -> None:
         time.sleep(1.0)
 
 
-def session(messages: int, seed: int, out: Path, limit_s: float = math.inf) -> None:
-    """One fleet, from the batch on where the last one ended, for at most `limit_s`."""
-    lines = verdicts.read(out)
-    total = messages // attack.BATCH
-    ends = {"streams": round(total * attack.SHARE_OF_STREAMS)}
-    ends["calls"] = total - ends["streams"]
-    done: dict[str, int] = next((line["done"] for line in reversed(lines) if "done" in line), {})
-    queues = {q: Batches(done.get(q, 0), end) for q, end in ends.items()}
-    if all(queue.done >= ends[q] for q, queue in queues.items()):
-        return
-    with tempfile.TemporaryDirectory() as folder, out.open("a") as file:
-
-        def write(what: dict[str, Any]) -> None:
-            file.write(json.dumps(what) + "\n")
-            file.flush()
-
-        topology = Path(folder) / "topology.json"
+def session(messages: int, seed: int) -> verdicts.Attack:
+    """A fleet that is attacked, and how it ended."""
+    streams = round(messages // attack.BATCH * attack.SHARE_OF_STREAMS)
+    batches = {"streams": iter(range(streams)), "calls": iter(range(messages // attack.BATCH - streams))}
+    with tempfile.TemporaryDirectory() as folder:
+        topology, counts = Path(folder) / "topology.json", Path(folder) / "counts.json"
         topology.write_text(json.dumps({"directed": False, "edges": EDGES}))
-        counts = Path(folder) / "counts.json"
         os.environ[node.VARIABLE] = str(counts)
         settings = (*SETTINGS, f"gossip.topology_file={topology}")
-        names = (BOARD, *HONEST, *ATTACKERS)
-        with fleet(names, settings, {BOARD: "tests.mesh.malformed.node"}) as boards:
+        with fleet((BOARD, *HONEST, *ATTACKERS), settings, {BOARD: "tests.mesh.malformed.node"}) as boards:
             for name in ATTACKERS:
-                boards.processes[name].kill()
-                boards.processes[name].wait()
-            write({"session": datetime.now(UTC).isoformat(timespec="seconds"), "seed": seed, "messages": messages})
-            failure = ""
-            try:
-                targets = targets_of(boards, layout_of())
-                asyncio.run(attacked(boards, seed, queues, counts, write, targets, limit_s))
-            except RuntimeError as error:
-                failure = f"{error}: {error.__cause__!r}"
+                boards.kill(name)
+            found = asyncio.run(attacked(boards, seed, batches, counts, targets_of(boards, layout_of())))
             before = {n: boards.last(n)["step"] for n in HONEST}
             time.sleep(10.0)  # they go on, and the board lets go of what it held for the attackers
             _await_evaluation(boards)
-            write({"after": boards.sample(), "counts": json.loads(counts.read_text())})
-            ended = {n: boards.processes[n].poll() for n in (BOARD, *HONEST)}
-            after = {n: boards.last(n)["step"] for n in HONEST}
-            codes = boards.stop()
-            kinds = Counter(e["event"] for e in boards.events(BOARD))
-            lost = {n: [e["text"] for e in boards.events(n) if e.get("peer") in (BOARD, *HONEST)][:40] for n in HONEST}
-            logs = {n: boards.log(n) for n in (BOARD, *HONEST) if re.search("Traceback|Fatal", boards.log(n))}
-            accuracy = {n: verdicts.accuracy(boards.runs(n)) for n in (BOARD, *HONEST)}
-            write(
-                {
-                    "end": {n: code for n, code in codes.items() if n not in ATTACKERS},
-                    "early": {n: code for n, code in ended.items() if code is not None},
-                    "rounds_after": {n: after[n] - before[n] for n in HONEST},
-                    "events": kinds,
-                    "honest": lost,
-                    "logs": logs,
-                    "accuracy": accuracy,
-                    "failure": failure,
-                }
-            )
+            early = {n: boards.processes[n].poll() for n in (BOARD, *HONEST)}
+            found.early = {n: code for n, code in early.items() if code is not None}
+            found.rounds_after = {n: boards.last(n)["step"] - before[n] for n in HONEST}
+            found.codes = {n: code for n, code in boards.stop().items() if n not in ATTACKERS}
+            found.blamed = {
+                n: [e["text"] for e in boards.events(n) if e.get("peer") in (BOARD, *HONEST)] for n in HONEST
+            }
+            logs = {n: boards.log(n) for n in (BOARD, *HONEST)}
+            found.logs = {n: log for n, log in logs.items() if re.search("Traceback|Fatal", log)}
+            found.accuracy = {n: verdicts.accuracy(boards.runs(n)) for n in (BOARD, *HONEST)}
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=2_000_000)
-    parser.add_argument("--minutes", type=float, default=math.inf, help="end this session after so long; go on later")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("malformed.jsonl"))
     options = parser.parse_args()
-    session(options.messages, options.seed, options.out, 60 * options.minutes)
-    document, wrong = verdicts.judge(verdicts.read(options.out))
-    options.out.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
-    options.out.with_suffix(".md").write_text(verdicts.markdown(document))
-    print(verdicts.markdown(document))
-    raise SystemExit(1 if wrong else 0)
+    document = verdicts.judge(session(options.messages, options.seed))
+    print(json.dumps(document, indent=1))
+    raise SystemExit(1 if document["wrong"] else 0)
 
 
 if __name__ == "__main__":

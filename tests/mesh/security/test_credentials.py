@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 from threading import current_thread
@@ -110,12 +108,3 @@ def test_files_that_are_replaced_one_after_the_other_are_no_complaint_until_they
 def replaced(file: Path, data: bytes) -> None:
     file.with_suffix(".new").write_bytes(data)
     file.with_suffix(".new").replace(file)
-
-
-@pytest.mark.slow  # that gRPC is given it once is above
-def test_many_callers_in_the_tls_handshake_do_not_end_the_process(own):
-    """gRPC's core faults within seconds when it is handed the same certificate for every connection
-    (grpc/grpc#36693)."""
-    flood = [sys.executable, "-X", "faulthandler", "-m", "tests.mesh.security.handshake_flood"]
-    done = subprocess.run([*flood, str(own.folder("a")), "2000"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from tests.conformance.reference_coders import (
     OWN_TABLE_FROM,
-    bits_of,
     canonical,
     least_level,
     level_class,
@@ -20,6 +19,7 @@ from tests.conformance.reference_coders import (
     symbol_bytes,
     tokens,
 )
+from tests.conformance.reference_common import bits_of
 
 RAW, HUFFMAN, RUNS, ELIAS = range(4)
 SAME, STATIC, MARGINALS, LENGTHS = range(4)
