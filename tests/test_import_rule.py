@@ -147,6 +147,7 @@ MAY["lab.sim"] = {
 }
 MAY["lab"], MAY["lab.bench"] = set(), set(MAY)
 MAY["lab.results"] = set(MAY)
+MAY["lab.faults"] = {"cli", "options", "types"}
 MAY["lab.papers"] = set(MAY)
 
 # What each part may import from outside, besides the standard library, numpy and the package.
@@ -160,6 +161,7 @@ OUTSIDE = {
     "accept": {"torch"},
     "lab.bench": {"torch", "grpc", "psutil", "click"},
     "lab.sim": {"click"},
+    "lab.faults": {"click", "pytest", "torch"},
     "lab.results": {
         "torch",
         "grpc",

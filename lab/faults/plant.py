@@ -1,0 +1,134 @@
+"""Plants a fault, runs the tests that are nearest to it, and puts the file right again.
+
+Nearest are the tests named after the module, then those that import it, then those of its room,
+then those of real processes; the first that fails is the end of it. Each group runs in a fork of
+this process, which has loaded what takes long."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.faults.places import Fault, faults_of
+
+LONGEST_S = 300.0  # of a group of tests: who hangs is found
+_TEST_S = 60
+_NO_TESTS = 5 << 8  # pytest's exit code, as `waitpid` has it: all are slow
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Tells what came of one planted fault."""
+
+    file: str
+    fault: Fault
+    by: str  # the first test that failed, "(hangs)", or empty: nobody saw it
+    seconds: float
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        kind, where, line = self.fault.kind, self.fault.where, self.fault.start[0]
+        return {"file": self.file, "line": line, "where": where, "kind": kind, "text": self.fault.text, "by": self.by}
+
+
+def drawn(root: Path, rooms: Sequence[str], seed: int, count: int) -> list[tuple[Path, Fault]]:
+    """Draw faults of these rooms of edgegossip/, half of them statements that are missing."""
+    sources = {path: path.read_text() for room in rooms for path in _files(root / "edgegossip" / room)}
+    every = [(path, fault) for path, source in sources.items() for fault in faults_of(source)]
+    missing, rng = [one for one in every if one[1].kind == "missing"], random.Random(seed)
+    chosen = dict[tuple[Path, Fault], None]()
+    for _ in range(100 * count):
+        path, fault = rng.choice(missing if missing and rng.random() < 0.5 else every)
+        if len(chosen) < count and fault.changes(sources[path]):
+            chosen[path, fault] = None
+    return list(chosen)
+
+
+def _files(path: Path) -> list[Path]:
+    found = [path] if path.is_file() else sorted(path.rglob("*.py"))
+    return [file for file in found if not file.stem.endswith(("_pb2", "_pb2_grpc"))]
+
+
+def plant(root: Path, path: Path, fault: Fault) -> Found:
+    """See whether a test finds the fault. The file is as before afterwards, also on Ctrl-C."""
+    source, times, began_s = path.read_text(), path.stat(), time.monotonic()
+    try:
+        path.write_text(fault.planted(source))
+        by = next(filter(None, (_failure(group) for group in groups(root, path))), "")
+    finally:
+        path.write_text(source)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    return Found(path.relative_to(root).as_posix(), fault, by, time.monotonic() - began_s)
+
+
+def groups(root: Path, path: Path) -> Iterator[list[Path]]:
+    """Yield test files from the nearest to the farthest, each once; no empty group."""
+    module = path.relative_to(root).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
+    package, _, name = module.rpartition(".")
+    imports = re.compile(rf"\b{re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{re.escape(name)}\b")
+    room = root / "tests" / path.relative_to(root / "edgegossip").parts[0]
+    tests, given = sorted((root / "tests").rglob("test_*.py")), set[Path]()
+    rules: tuple[Callable[[Path], bool], ...] = (
+        lambda test: name in test.stem and room in test.parents,
+        lambda test: bool(imports.search(test.read_text())),
+        lambda test: room in test.parents,
+        lambda test: root / "tests/e2e" in test.parents,
+    )
+    for rule in rules:
+        group = [test for test in tests if test not in given and rule(test)]
+        given.update(group)
+        if group:
+            yield group
+
+
+def _failure(group: Sequence[Path]) -> str:
+    """Run these tests in a fork, up to the first that fails; return its name, empty for none."""
+    import pytest
+
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.setsid()
+        os.close(reader)
+        first = _First(writer)
+        silent = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(silent, stream)
+        words = ["-x", "-q", "-p", "no:cacheprovider", f"--timeout={_TEST_S}", *map(str, group)]
+        os._exit(int(pytest.main(words, plugins=[first])))
+    os.close(writer)
+    until_s = time.monotonic() + LONGEST_S
+    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        if time.monotonic() > until_s:
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return "(hangs)"
+        time.sleep(0.05)
+    with os.fdopen(reader) as pipe:
+        return pipe.readline().strip() or ("(ends)" if ended[1] not in (0, _NO_TESTS) else "")
+
+
+class _First:
+    """Tells the name of the first test that fails, or of the file that cannot be read."""
+
+    def __init__(self, writer: int) -> None:
+        self._writer = writer
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Take a test's outcome."""
+        self._tell(report)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        """Take a file's outcome."""
+        self._tell(report)
+
+    def _tell(self, report: Any) -> None:
+        if report.failed:
+            os.write(self._writer, f"{report.nodeid}\n".encode())
