@@ -169,6 +169,13 @@ def test_the_coder_that_is_chosen(name: str, params: dict[str, Any], x: Vec, sta
     assert params.get("stage") == "elias" or len(body) <= len(plain)
 
 
+def test_sections_that_zstd_does_not_shorten_share_a_code_table() -> None:
+    layout, x = layout_of(900, 900, 900), normal(2700)
+    made = (codecs.get("qsgd", bits=8, bucket=0, stage=stage) for stage in ("auto", "huffman"))
+    auto, huffman = (len(codec.encode(x, codec.init(layout), CTX)[0]) for codec in made)
+    assert auto <= huffman
+
+
 CODERS = ("raw", "huffman", "elias", "zstd")
 
 
