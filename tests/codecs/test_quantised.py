@@ -133,6 +133,8 @@ def test_elastiquant_quantisers() -> None:
     }
     assert kinds[2, 0.3] is kinds[4, 0.0] is kinds[6, 0.5] is Kind.LOG2
     assert kinds[7, 0.5] is kinds[4, 0.4] is kinds[8, 0] is Kind.LEVELS
+    for grid in (codecs.get(name, bits=bits).grid() for name in ("elastiquant", "qsgd") for bits in range(2, 9)):
+        assert grid[0] == 0.0 and grid[-1] == 1.0 and (np.diff(grid) > 0.0).all()
 
 
 # Stages.

@@ -3,6 +3,7 @@ checkpoint."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -14,8 +15,19 @@ from edgegossip.agreement import Agreement
 from edgegossip.checkpoint.format import from_bytes, to_bytes
 from edgegossip.engine.combine import Mean, with_control, with_outer
 from edgegossip.engine.plausible import ServerLevels
-from edgegossip.engine.server import MAX_REPEATS
-from edgegossip.engine.server_events import Ask, Completed, Effect, EvaluateHere, Hello, Save, Train, Trained
+from edgegossip.engine.server import MAX_REPEATS, ServerEngine
+from edgegossip.engine.server_events import (
+    Ask,
+    Completed,
+    Effect,
+    EvaluateHere,
+    Hello,
+    Log,
+    Save,
+    TimePassed,
+    Train,
+    Trained,
+)
 from edgegossip.engine.server_frames import COORDINATOR, Channel
 from edgegossip.engine.server_records import Progress
 from edgegossip.gossip import outer
@@ -252,6 +264,16 @@ def test_the_model_is_waited_for_and_boards_that_go_away_meanwhile_do_no_harm() 
     assert not run.evaluated_before - {0} and run.now_s > 400.0
     (text,) = run.texts("not-evaluated")  # by then too few boards are there: the model is safe, and the run is complete
     assert "3 of the 4 boards that server.min_nodes asks for are left" in text and run.completed
+
+
+def test_who_is_waited_for_is_said_every_five_seconds_although_nothing_else_happens() -> None:
+    run, said = Run(join_s=math.inf), list[float]()
+    engine = ServerEngine(run.plan, run.initial)
+    engine.start(0.0)
+    for _ in range(3):
+        now_s = engine.wake_s
+        said += [now_s for effect in engine.handle(TimePassed(), now_s) if isinstance(effect, Log)]
+    assert said == [5.0, 10.0, 15.0]
 
 
 def test_a_share_of_the_boards_takes_part() -> None:
