@@ -168,29 +168,30 @@ def test_a_coordinator_that_is_killed_at_any_effect_goes_on_with_the_same_curve(
         assert all(b.trained == sorted(b.trained) and len(b.trained) <= 6 for b in killed.boards)
 
 
-def remembering() -> Run:
+def remembering(down: str) -> Run:
     """A run in which every field of Progress comes to hold something."""
     plan: dict[str, Any] = {"patience": 9, "keeps_best": True, "records_boards": True, "instance": "ab12"}
-    run = Run(boards=3, fraction=0.5, rounds=7, codec="elasticl", downlink="8-bit-elastiquant", every=2, **plan)
+    run = Run(boards=3, fraction=0.5, rounds=7, codec="elasticl", downlink=down, every=2, **plan)
     channel = Channel.of(toy.LAYOUT, RUN_ID, run.codec)
     averaged = with_outer(Mean(channel), outer.make("adam"), toy.LAYOUT)
     run.make_combiner = lambda plan: with_control(averaged, "scaffold", channel, len(plan.boards))
     return run
 
 
-def test_from_any_round_another_process_goes_on_as_if_nothing_had_been() -> None:
+@pytest.mark.parametrize("down", ["8-bit-elastiquant", "fp32"])
+def test_from_any_round_another_process_goes_on_as_if_nothing_had_been(down: str) -> None:
     """From a checkpoint's bytes, with boards that begin anew, to the bytes of all later checkpoints
     and to the records that the first process had not written."""
-    whole = remembering()
+    whole = remembering(down)
     whole.boards[1].agreement = Agreement({"target": "9 classes"}).to_json()  # and does not say it again
     written: list[int] = []  # records, at each save
     whole.on_effect = lambda effect: written.append(len(whole.records)) if isinstance(effect, Save) else None
     x = whole.play()
     kept = [to_bytes(progress.plain()) for progress in whole.saved]
-    for field in fields(Progress):
+    for field in fields(Progress) if down != "fp32" else ():
         assert any(np.size(value := getattr(saved, field.name)) > 1 or value for saved in whole.saved), field.name
     for k, data in enumerate(kept):
-        again = remembering()
+        again = remembering(down)
         progress = Progress.from_plain(from_bytes(data), toy.LAYOUT, ServerLevels.of(again.codec))
         assert to_bytes(progress.plain()) == data
         np.testing.assert_array_equal(again.play(progress), x)
