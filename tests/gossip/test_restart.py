@@ -99,11 +99,10 @@ def test_with_the_model_of_another_a_board_publishes_as_one_that_begins_with_it(
         fleet.deliver_all()
     state, scheme = fleet.states[0], fleet.algorithm.scheme
     new, local = np.arange(N, dtype=np.float32), update(trained(3, 0, state.math.x))
-    published = [
-        scheme.publish(math, local, state.ctx, ())[1].body
-        for math in (scheme.abandon(state.math, new, state.ctx), scheme.init(new, state.ctx))
-    ]
-    assert bytes(published[0]) == bytes(published[1])
+    maths = scheme.abandon(state.math, new, state.ctx), scheme.init(new, state.ctx)
+    assert all(np.array_equal(scheme.model(math), new) for math in maths)
+    published = [bytes(scheme.publish(math, local, state.ctx, ())[1].body) for math in maths]
+    assert published[0] == published[1]
 
 
 @pytest.mark.parametrize("nodes", [2, 4])
