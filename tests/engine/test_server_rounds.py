@@ -20,10 +20,12 @@ from edgegossip.engine.server_events import (
     Ask,
     Completed,
     Effect,
+    Evaluate,
     EvaluateHere,
     Hello,
     Log,
     Save,
+    Stop,
     TimePassed,
     Train,
     Trained,
@@ -72,6 +74,18 @@ def test_a_run_that_fails_hands_no_model_out() -> None:
         board.spoil = dict.fromkeys(range(9), garbage)
     with pytest.raises(RunError):
         run.play()
+    assert [board.parting for board in run.boards] == [None] * 3 and all(board.failed for board in run.boards)
+
+
+def test_a_run_that_is_stopped_while_its_model_is_evaluated_hands_none_out() -> None:
+    run = Run(boards=3, rounds=2, hands_out_model=True)
+
+    def stop(effect: Effect) -> None:
+        if isinstance(effect, Ask) and isinstance(effect.questions[0].instruction, Evaluate):
+            run.at(0.0, Stop())
+
+    run.on_effect = stop
+    run.play()
     assert [board.parting for board in run.boards] == [None] * 3 and all(board.failed for board in run.boards)
 
 
