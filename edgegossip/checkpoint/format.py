@@ -118,8 +118,7 @@ class Packer:
     def __init__(self, classes: StateRegistry) -> None:
         self._classes = classes
         self._out = bytearray()
-        self._seen: dict[int, int] = {}  # id -> blob
-        self._kept: list[Any] = []  # so that no id is used twice
+        self._seen: dict[int, tuple[int, Any]] = {}  # id -> blob, and the value, so that no id is used twice
         self.blobs: list[memoryview] = []
 
     @property
@@ -147,7 +146,7 @@ class Packer:
             self._piece(bytes(value))
         elif kind in (bytes, memoryview):
             out += b"C"
-            self._length(self._blob(value, memoryview(value)))
+            self._length(self._blob(value, lambda: memoryview(value)))
         elif kind is np.ndarray:
             self._array(value, where)
         elif kind in _CONTAINERS:
@@ -183,21 +182,18 @@ class Packer:
         if code not in _DTYPES:
             raise UsageError(f"{where} is an array of {value.dtype}, which no checkpoint keeps")
         self._out += b"A"
-        if id(value) not in self._seen:
-            plain = np.ascontiguousarray(value.astype(code, copy=False))
-            self._blob(value, _array_bytes(plain))
-        self._length(self._seen[id(value)])
+        self._length(self._blob(value, lambda: _array_bytes(np.ascontiguousarray(value.astype(code, copy=False)))))
         self._piece(code.encode())
         self._length(value.ndim)
         for extent in value.shape:
             self._length(extent)
 
-    def _blob(self, value: Any, content: memoryview) -> int:
+    def _blob(self, value: Any, content: Callable[[], memoryview]) -> int:
         if id(value) not in self._seen:
-            self._seen[id(value)] = len(self.blobs)
-            self._kept.append(value)
-            self.blobs.append(content.cast("B") if content.nbytes else memoryview(b""))
-        return self._seen[id(value)]
+            self._seen[id(value)] = len(self.blobs), value
+            made = content()
+            self.blobs.append(made.cast("B") if made.nbytes else memoryview(b""))
+        return self._seen[id(value)][0]
 
     def _int(self, value: int, where: str) -> None:
         data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)

@@ -111,25 +111,26 @@ class Writer:
         """Write what was offered last, for so long at most; return whether all of it is durable."""
         with self._condition:
             self._closing = True
-            self._condition.notify_all()
-            until = self._clock() + patience_s
-            while (self._waiting or self._writing) and (left := until - self._clock()) > 0:
-                self._condition.wait(left)
+            settled = self._settle(patience_s)
             if self._writing is None:
                 self._store.close()
-            return not self._pending
+            return settled
 
     def flush(self, patience_s: float) -> bool:
         """Wait until everything that was offered is durable or has failed, for so long at most;
         return whether that is so."""
         with self._condition:
-            until = self._clock() + patience_s
             self._flushing += 1
-            self._condition.notify_all()
-            while (self._waiting or self._writing) and (left := until - self._clock()) > 0:
-                self._condition.wait(left)
+            settled = self._settle(patience_s)
             self._flushing -= 1
-            return not (self._waiting or self._writing)
+            return settled
+
+    def _settle(self, patience_s: float) -> bool:
+        until = self._clock() + patience_s
+        self._condition.notify_all()
+        while self._pending and (left := until - self._clock()) > 0:
+            self._condition.wait(left)
+        return not self._pending
 
     def _catch_up(self, but: int | None, began_s: float) -> None:
         """Wait until no offer, but that of the present round if there is one, has been pending for

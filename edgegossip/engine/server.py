@@ -738,10 +738,10 @@ class ServerEngine:
 
     def _announce(self, text: str, missing: str) -> None:
         """Log for whom the run waits, every ANNOUNCE_S."""
-        if self._passed(self._wait.announced_s + ANNOUNCE_S):
+        if self._now_s >= self._wait.announced_s + ANNOUNCE_S:
             self._wait.announced_s = self._now_s
-            self._wake(self._now_s + ANNOUNCE_S)
             self._log("waiting", text, missing=missing)
+        self._wake(self._wait.announced_s + ANNOUNCE_S)
 
     def _log(self, event: str, text: str, **fields: str) -> None:
         self._effects.append(Log(event, text, fields))

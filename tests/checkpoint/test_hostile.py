@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from typing_extensions import TypeAliasType
 
@@ -100,6 +100,7 @@ VALUES = st.recursive(
 
 @settings(max_examples=80)
 @given(VALUES)
+@example([[None] * 127, [None] * 128, "x" * 16_384])  # lengths of one byte, of two and of three
 def test_values_come_back_exactly(value: Any) -> None:
     data = to_bytes(value, NONE)
     back = from_bytes(data, None, NONE)

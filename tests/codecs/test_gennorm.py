@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from edgegossip.codecs import co3
 from edgegossip.codecs.gennorm_tables import MARGINALS, OPTIMA
+from edgegossip.codecs.typical import BETA, generalised_normal
 from edgegossip.types import UsageError, Vec
 from tests.codecs import gennorm_oracle as oracle
 from tests.codecs.huffman_lengths import bits_per_code, pair_bits_per_code
@@ -200,3 +201,9 @@ def test_fits_at_the_ends_of_the_table() -> None:
     assert co3.fit(0.0, 0.0, 5).alpha == 0  # all zero
     assert co3.fit(1.0, 1.0, 10**6).beta == OPTIMA[0][0]  # one value that is not
     assert co3.fit(10.0, 10.0, 10).beta == OPTIMA[-1][0]  # all equal
+
+
+def test_what_is_drawn_is_of_the_law() -> None:
+    """Of which the mean of |x / alpha|^beta is 1 / beta."""
+    x = generalised_normal(np.random.default_rng(1), 100_000, alpha=2.0)
+    assert np.mean(np.abs(x / 2.0) ** BETA) == pytest.approx(1.0 / BETA, rel=0.02) and abs(np.sign(x).mean()) < 0.01

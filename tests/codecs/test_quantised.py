@@ -14,7 +14,6 @@ from edgegossip import codecs
 from edgegossip.codecs import zstd
 from edgegossip.codecs.elastiquant import ElastiQuant
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.native.quantise import LevelKind
 from edgegossip.types import ConfigError, DecodeError, Vec
 
 RAW, HUFFMAN, RUNS, ELIAS, ZSTD = range(5)
@@ -131,8 +130,10 @@ def test_elastiquant_quantisers() -> None:
         (b, p): ElastiQuant(b, p).quantiser().kind
         for b, p in ((2, 0.3), (4, 0.0), (6, 0.5), (7, 0.5), (4, 0.4), (8, 0))
     }
-    assert kinds[2, 0.3] is kinds[4, 0.0] is kinds[6, 0.5] is LevelKind.LOG2
-    assert kinds[7, 0.5] is kinds[4, 0.4] is kinds[8, 0] is LevelKind.LEVELS
+    assert kinds[2, 0.3] is kinds[4, 0.0] is kinds[6, 0.5] is Kind.LOG2
+    assert kinds[7, 0.5] is kinds[4, 0.4] is kinds[8, 0] is Kind.LEVELS
+    for grid in (codecs.get(name, bits=bits).grid() for name in ("elastiquant", "qsgd") for bits in range(2, 9)):
+        assert grid[0] == 0.0 and grid[-1] == 1.0 and (np.diff(grid) > 0.0).all()
 
 
 # Stages.
@@ -167,6 +168,13 @@ def test_the_coder_that_is_chosen(name: str, params: dict[str, Any], x: Vec, sta
     plain = body_of(raw, x)
     np.testing.assert_array_equal(values, raw.decode(plain, layout_of(x.size)))
     assert params.get("stage") == "elias" or len(body) <= len(plain)
+
+
+def test_sections_that_zstd_does_not_shorten_share_a_code_table() -> None:
+    layout, x = layout_of(900, 900, 900), normal(2700)
+    made = (codecs.get("qsgd", bits=8, bucket=0, stage=stage) for stage in ("auto", "huffman"))
+    auto, huffman = (len(codec.encode(x, codec.init(layout), CTX)[0]) for codec in made)
+    assert auto <= huffman
 
 
 CODERS = ("raw", "huffman", "elias", "zstd")

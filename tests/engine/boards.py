@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +47,8 @@ NAMES = ("a", "b", "c", "d")
 RUN_ID = bytes(range(16))
 LAYOUT = Layout.of([TensorSpec("w", (4,)), TensorSpec("b", (2,))])
 ROUNDS = 100
+OF_NOBODY = ("joined", "started", "finished", "left-behind", "ended-early", "notice", "no-test-set")
+OF_SOME = ("waiting", "stragglers", "not-evaluated")
 
 
 @functools.cache
@@ -102,8 +105,9 @@ class Board:
                     self.timers.pop(timer, None)
                     if after_s is not None:
                         self.timers[timer] = self.now_s + after_s
-                case Log(event, text, _):
+                case Log(event, text, fields):
                     self.log.append((event, text))
+                    check_subject(event, text, fields)
                 case Load() | Train() | Finished() | Failed():
                     assert self.question is None or not isinstance(self.question, Load | Train), "a question is open"
                     assert k == len(effects) - 1, "a question is the last effect"
@@ -169,6 +173,17 @@ class Board:
         """Of the model, all of whose values are equal in these tests."""
         assert len(set(self.engine.model.tolist())) == 1
         return float(self.engine.model[0])
+
+
+def check_subject(event: str, text: str, fields: Mapping[str, str]) -> None:
+    """A program finds in a line's fields whom it is about, where that is somebody."""
+    if not (
+        event in OF_NOBODY
+        or text.startswith(("refused a board", "waiting 0", "waiting 1"))
+        or "changes nothing" in text
+    ):
+        names = fields["missing" if event in OF_SOME else "peer"]
+        assert names.split(",")[0] in text
 
 
 def model_frame(round: int, value: float = 0.0, sequence: int = 1, **changes: Any) -> bytes:

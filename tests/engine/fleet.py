@@ -57,6 +57,7 @@ from edgegossip.engine.server_records import Progress
 from edgegossip.frame import Frame, Limits
 from edgegossip.types import EdgegossipError, NodeId, Round, RunError, Vec
 from tests.engine import toy
+from tests.engine.boards import check_subject
 
 RUN_ID = b"r" * 16
 SEEN_S = 0.5  # between two looks of the transport
@@ -130,6 +131,8 @@ class Board:
         model = zlib.crc32(x.data)
         if self.answered is None or self.answered[:2] != (frame.round, model):
             update = self.workload.local_update(x, frame.round)
+            if (correction := self.replica.correction) is not None:
+                update = replace(update, delta=update.delta - update.lr * correction, corrected=True)
             sent = b"".join(wire.build(self.uplink.frame(update, frame.round, frame.aux)))
             self.answered = (frame.round, model, sent)
         return frame.round, self.spoil.get(frame.round, lambda r: r)(BoardAnswer(self.answered[2], found))
@@ -264,8 +267,9 @@ class Run:
                     self.at(self.keeps_after_s, ModelKept())
                 case EvaluateHere(model, examples):
                     self.at(0.0, Evaluated(self.evaluate(model, examples)))
-                case Log():
+                case Log(event, text, fields):
                     self.logs.append(effect)
+                    check_subject(event, text, fields)
                 case Record(node, step, values):
                     self.records.append((node, step, values))
                 case RoundEnded():

@@ -3,14 +3,19 @@ answer."""
 
 from __future__ import annotations
 
+import pytest
+
 from edgegossip import codecs
 from edgegossip.engine.server import HELLO_S, ServerEngine
 from edgegossip.engine.server_boards import BoardPresence
 from edgegossip.engine.server_events import (
+    Answer,
     Answered,
     Ask,
+    BoardAnswer,
     Bye,
     Effect,
+    Failure,
     Finished,
     Forget,
     Hello,
@@ -21,6 +26,7 @@ from edgegossip.engine.server_events import (
     ServerPlan,
     Stop,
 )
+from edgegossip.types import PeerError
 from tests.engine import toy
 
 STRANGER = BoardPresence(7, 0.0)
@@ -55,6 +61,25 @@ def test_a_slow_answer_to_the_first_hello_counts_and_the_others_are_forgotten() 
     assert [e.event for e in effects if isinstance(e, Log)] == ["joined"]
     assert [e.number for e in effects if isinstance(e, Forget)] == [second.number]
     assert not look(made, 4 * HELLO_S, HELLO_S + 1)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Joining("a"),
+        Joining("eve"),
+        Joining("a", problem="it trains another model"),
+        Joining("a", agreement="no JSON"),
+        Failure("out of memory"),
+        PeerError("garbage"),
+        BoardAnswer(),
+    ],
+)
+def test_whoever_has_answered_gets_no_other_hello(answer: Answer) -> None:
+    made = engine()
+    _, question = look(made, 1.0)[0]
+    made.handle(Answered(question.number, answer), 1.0)
+    assert not look(made, 4 * HELLO_S, 1.0)
 
 
 def test_a_stranger_that_goes_away_leaves_no_open_hello() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from edgegossip.engine.events import (
     Event,
@@ -96,6 +98,28 @@ def test_how_long_all_have_been_gone_counts_anew_once_one_was_there() -> None:
     assert peers.gone_for_s(15.0) == 0.0
     peers.note(STALE[0], 20.0)
     assert [peers.gone_for_s(now_s) for now_s in (20.0, 25.0)] == [0.0, 5.0]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("bd"), st.sampled_from(["up", "", "left", "closed", "disagrees"])), max_size=9)
+)
+@example([("b", "up"), ("b", "disagrees")])
+def test_what_is_known_of_neighbours_follows_from_what_was_said_of_each(said: list[tuple[str, str]]) -> None:
+    peers, since, seen = PeerStatus(frozenset("bd"), True, Patience(3.0)), {"b": [""], "d": [""]}, set[str]()
+    for peer, how in said:
+        peers.note(
+            PeerUp(peer) if how == "up" else PeerDown(peer, "gone", **dict.fromkeys([how] * bool(how), True)), 0.0
+        )
+        since[peer] = [how] if how == "up" else [*since[peer], how]
+        seen |= {peer} if how in ("up", "closed") else set()
+    assert peers.up == {peer for peer in "bd" if since[peer] == ["up"]}
+    assert peers.down.keys() == {peer for peer in "bd" if len(since[peer]) > 1}
+    assert peers.incompatible.keys() == {peer for peer in "bd" if "disagrees" in since[peer]}
+    assert peers.never_compatible == peers.incompatible.keys() - seen
+    assert peers.all_left == all({"left", "disagrees"} & {*since[peer]} for peer in "bd")
+    assert peers.all_incompatible == (len(peers.incompatible) == 2)
+    peers.gone_for_s(1.0)
+    assert peers.gone_for_s(3.0) == 2.0 * (len(peers.down) == 2)
 
 
 def test_a_board_that_comes_again_waits_while_others_than_its_neighbours_are_here() -> None:

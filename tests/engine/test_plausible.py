@@ -16,9 +16,12 @@ from edgegossip.codecs.levels import LevelRule, levels_for
 from edgegossip.engine.plausible import (
     FIRST,
     FORGET,
+    GROWTH,
     LONGEST,
     PATIENCE,
     SINGLE,
+    WARM_UP,
+    WARM_UP_GROWTH,
     ExampleClaims,
     Losses,
     NormFilter,
@@ -32,6 +35,7 @@ from tests.engine.toy import LAYOUT
 # Lengths
 
 X = np.ones(100, np.float32)
+NAMES = ("b0", "b1", "b2")
 
 
 class Fleet:
@@ -115,6 +119,17 @@ def test_what_is_known_goes_on_in_another_process() -> None:
     assert again.memory == judge.memory and len(judge.memory) == 8
     for lengths in ({"b0": 900.0}, {"b0": 790.0, "b1": 4.0}, {"b0": 390.0, "b1": 4.0, "b2": 4.0}):
         assert again.refused(lengths, X) == judge.refused(lengths, X)
+
+
+@pytest.mark.parametrize(("boards", "kept", "falls"), [(2, "longest", 1.0), (3, "typical", 1.0 / GROWTH)])
+def test_what_is_typical_moves_slowly_and_faster_in_the_first_rounds(boards: int, kept: str, falls: float) -> None:
+    judge = NormFilter()
+    judge.used(dict.fromkeys(NAMES[:boards], 1.0), X)
+    for length, factors in ((1e30, [WARM_UP_GROWTH] * (WARM_UP - 1) + [GROWTH] * 3), (1e-30, [falls] * 3)):
+        for factor in factors:
+            before = judge.memory[kept]
+            judge.used(dict.fromkeys(NAMES[:boards], length), X)
+            assert judge.memory[kept] == pytest.approx(factor * before)
 
 
 def test_a_fleet_whose_updates_all_grow_goes_on() -> None:

@@ -72,7 +72,9 @@ def test_an_evaluation_without_a_figure_is_none(written: Written) -> None:
     made.ask(["a"], 1)
     made.answered("a", Metrics(math.nan, 10))
     assert made.wanted == 1 and list(made.ask(["b"], 1)) == ["b"]
-    made.answered("b", Metrics(math.nan, 10, {"f1": 0.25}))
+    made.answered("b", Metrics(math.nan, 0))  # it has no test set: that is no try
+    assert made.wanted == 1 and list(made.ask(["b", "c"], 1)) == ["c"]
+    made.answered("c", Metrics(math.nan, 10, {"f1": 0.25}))
     assert written.all == [(COORDINATOR, 1, {"eval/f1": 0.25, "eval/examples": 10})]
 
 

@@ -84,6 +84,13 @@ def test_the_final_model_is_handed_over_before_it_is_evaluated_by_whoever_answer
     assert sorted(run.texts("suspect")) == [went_on.format(k) for k in range(3)]
 
 
+def test_a_board_that_goes_away_from_the_final_evaluation_may_come_back_but_not_for_ever() -> None:
+    run = Run(boards=1, rounds=1)
+    run.boards[0].gone = frozenset({FINAL})
+    run.play()
+    assert run.texts("not-evaluated") == ["the model after round 0 is not evaluated (board-0: it went away)"]
+
+
 @pytest.mark.no_cover
 def test_a_board_that_loses_all_answers_is_given_up_on_after_ever_longer_times() -> None:
     """Until it answers again."""

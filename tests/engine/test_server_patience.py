@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edgegossip.checkpoint.format import from_bytes, to_bytes
 from edgegossip.engine.server_events import Better
 from edgegossip.engine.server_records import Progress
 from edgegossip.types import Metrics
@@ -61,24 +59,11 @@ def test_patience_goes_by_the_score_and_the_way_that_it_is_better(
     assert len(run.rounds) == rounds
 
 
-def test_the_best_evaluation_survives_a_restart() -> None:
-    x = np.zeros(LAYOUT.size, np.float32)
-    plain = from_bytes(to_bytes(Progress(3, x, best=(0.5, 1), since_best=2).plain()))
-    found = Progress.from_plain(plain, LAYOUT, None)
-    assert (found.best, found.since_best) == ((0.5, 1), 2)
+def test_a_checkpoint_of_an_earlier_version_knows_of_no_best_evaluation() -> None:
+    plain = Progress(3, np.zeros(LAYOUT.size, np.float32), best=(0.5, 1), since_best=2).plain()
     earlier = {key: value for key, value in plain.items() if key not in ("best", "since_best")}
-    assert Progress.from_plain(earlier, LAYOUT, None) == replace(found, best=None, since_best=0, model=found.model)
-
-
-def test_an_earlier_process_had_been_patient_too() -> None:
-    whole = played([{"accuracy": 0.5}], rounds=40, patience=6)
-    assert [ended.round for ended in whole.rounds] == list(range(8))
-    saved = next(progress for progress in whole.saved if progress.round == 5)
-    run = Run(boards=2, rounds=40, patience=6)
-    for board in run.boards:
-        board.workload.evaluate = lambda x, examples=None: Metrics(1.0, 100, {"accuracy": 0.5})
-    run.play(saved)
-    assert [ended.round for ended in run.rounds] == [5, 6, 7]
+    found = Progress.from_plain(earlier, LAYOUT, None)
+    assert (found.best, found.since_best) == (None, 0)
 
 
 @pytest.mark.parametrize("everywhere", [False, True])

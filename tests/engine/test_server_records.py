@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgegossip.agreement import Agreement
-from edgegossip.checkpoint.format import from_bytes, to_bytes
-from edgegossip.engine.plausible import ServerLevels
 from edgegossip.engine.server_records import BoardRecords, Progress, Value
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.types import DataError, DecodeError, NodeId, Round
@@ -63,15 +60,6 @@ def test_without_a_profile_a_round_has_what_the_update_said(records: BoardRecord
     assert written.rows == [("pi", 0, None, 8), ("pi", 1, None, 8)]
 
 
-def test_what_waits_outlives_the_coordinator(records: BoardRecords, written: Written) -> None:
-    records.used("pi", 3, FRAME)
-    other = BoardRecords(LAYOUT, written)
-    other.resume(records.waiting)
-    assert other.answered("pi", (3, {"time/compute_s": 1.5})) is None
-    other.end()
-    assert written.rows == [("pi", 3, 1.5, 8)]
-
-
 def test_a_profile_that_makes_no_sense_is_logged_and_costs_nothing_else(
     records: BoardRecords, written: Written
 ) -> None:
@@ -83,19 +71,6 @@ def test_a_profile_that_makes_no_sense_is_logged_and_costs_nothing_else(
     assert len(written.all) == 3
 
 
-def test_progress_survives_bytes() -> None:
-    levels = ServerLevels(20, 0.9, 1.5, (2.0, 0.1), 17)
-    x = np.arange(LAYOUT.size, dtype=np.float32)
-    strategy = {"a/b": np.full((5, 2), 2.0)}
-    waiting = {"pi": (6, {"train/loss": 0.5})}
-    progress = Progress(7, x, x + 1, strategy, levels, 3, 6, waiting, "ab12", {"pi": 60.0})
-    again = Progress.from_plain(from_bytes(to_bytes(progress.plain())), LAYOUT, ServerLevels(20, 0.9))
-    assert (again.round, again.levels, again.evaluations, again.evaluate_next) == (7, levels, 3, 6)
-    assert again.instance == "ab12" and again.records == waiting and again.examples == {"pi": 60.0}
-    np.testing.assert_array_equal(again.reference, x + 1)
-    np.testing.assert_array_equal(again.strategy["a/b"], strategy["a/b"])
-
-
 @pytest.mark.parametrize(
     "wrong", [{}, {"format": 2}, {"format": 1, "round": 1, "model": np.zeros(3, np.float32), "reference": None}]
 )
@@ -104,11 +79,8 @@ def test_progress_of_something_else_is_refused(wrong: dict[str, Any]) -> None:
         Progress.from_plain(wrong, LAYOUT, None)
 
 
-def test_what_boards_have_alike_survives_a_restart() -> None:
-    agreement = Agreement({"target": "9 classes", "values": 5, "start": [1.0, 2.5]})
-    x = np.zeros(LAYOUT.size, np.float32)
-    plain = from_bytes(to_bytes(Progress(3, x, agreement=agreement).plain()))
-    assert Progress.from_plain(plain, LAYOUT, None).agreement == agreement
+def test_what_is_no_agreement_is_refused_as_well() -> None:
+    plain = Progress(3, np.zeros(LAYOUT.size, np.float32)).plain()
     for wrong in (None, [], {"target": 9}, {"unheard of": "x"}, {1: "x"}):
         with pytest.raises(DataError, match="cannot be used"):
             Progress.from_plain({**plain, "agreement": wrong}, LAYOUT, None)

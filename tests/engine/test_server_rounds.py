@@ -3,19 +3,39 @@ checkpoint."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edgegossip.engine.server import MAX_REPEATS
-from edgegossip.engine.server_events import Ask, Completed, Effect, EvaluateHere, Hello, Save, Train, Trained
+from edgegossip.agreement import Agreement
+from edgegossip.checkpoint.format import from_bytes, to_bytes
+from edgegossip.engine.combine import Mean, with_control, with_outer
+from edgegossip.engine.plausible import ServerLevels
+from edgegossip.engine.server import MAX_REPEATS, ServerEngine
+from edgegossip.engine.server_events import (
+    Ask,
+    Completed,
+    Effect,
+    Evaluate,
+    EvaluateHere,
+    Hello,
+    Log,
+    Save,
+    Stop,
+    TimePassed,
+    Train,
+    Trained,
+)
+from edgegossip.engine.server_frames import COORDINATOR, Channel
 from edgegossip.engine.server_records import Progress
+from edgegossip.gossip import outer
 from edgegossip.types import LocalUpdate, Metrics, RunError, Vec
 from tests.engine import toy
-from tests.engine.fleet import Crash, Run, garbage
+from tests.engine.fleet import RUN_ID, Crash, Run, garbage
 
 
 def test_three_boards_give_exact_fedavg() -> None:
@@ -54,6 +74,18 @@ def test_a_run_that_fails_hands_no_model_out() -> None:
         board.spoil = dict.fromkeys(range(9), garbage)
     with pytest.raises(RunError):
         run.play()
+    assert [board.parting for board in run.boards] == [None] * 3 and all(board.failed for board in run.boards)
+
+
+def test_a_run_that_is_stopped_while_its_model_is_evaluated_hands_none_out() -> None:
+    run = Run(boards=3, rounds=2, hands_out_model=True)
+
+    def stop(effect: Effect) -> None:
+        if isinstance(effect, Ask) and isinstance(effect.questions[0].instruction, Evaluate):
+            run.at(0.0, Stop())
+
+    run.on_effect = stop
+    run.play()
     assert [board.parting for board in run.boards] == [None] * 3 and all(board.failed for board in run.boards)
 
 
@@ -150,15 +182,36 @@ def test_a_coordinator_that_is_killed_at_any_effect_goes_on_with_the_same_curve(
         assert all(b.trained == sorted(b.trained) and len(b.trained) <= 6 for b in killed.boards)
 
 
-@pytest.mark.parametrize(("codec", "down"), [("fp32", "fp32"), ("elasticl", "8-bit-elastiquant")])
-def test_a_coordinator_goes_on_from_any_round_with_boards_that_begin_anew(codec: str, down: str) -> None:
-    whole = Run(codec=codec, downlink=down)
-    x, curve = whole.play(), whole.evaluations()
-    for k in (0, 2, 4):
-        again = Run(codec=codec, downlink=down)
-        np.testing.assert_array_equal(again.play(whole.saved[k]), x)
-        assert again.evaluations().items() <= curve.items() and max(again.evaluations()) == 5
-        assert again.texts("started")[0].startswith(f"training goes on in round {k + 1} with board-0, ")
+def remembering(down: str) -> Run:
+    """A run in which every field of Progress comes to hold something."""
+    plan: dict[str, Any] = {"patience": 9, "keeps_best": True, "records_boards": True, "instance": "ab12"}
+    run = Run(boards=3, fraction=0.5, rounds=7, codec="elasticl", downlink=down, every=2, **plan)
+    channel = Channel.of(toy.LAYOUT, RUN_ID, run.codec)
+    averaged = with_outer(Mean(channel), outer.make("adam"), toy.LAYOUT)
+    run.make_combiner = lambda plan: with_control(averaged, "scaffold", channel, len(plan.boards))
+    return run
+
+
+@pytest.mark.parametrize("down", ["8-bit-elastiquant", "fp32"])
+def test_from_any_round_another_process_goes_on_as_if_nothing_had_been(down: str) -> None:
+    """From a checkpoint's bytes, with boards that begin anew, to the bytes of all later checkpoints
+    and to the records that the first process had not written."""
+    whole = remembering(down)
+    whole.boards[1].agreement = Agreement({"target": "9 classes"}).to_json()  # and does not say it again
+    written: list[int] = []  # records, at each save
+    whole.on_effect = lambda effect: written.append(len(whole.records)) if isinstance(effect, Save) else None
+    x = whole.play()
+    kept = [to_bytes(progress.plain()) for progress in whole.saved]
+    for field in fields(Progress) if down != "fp32" else ():
+        assert any(np.size(value := getattr(saved, field.name)) > 1 or value for saved in whole.saved), field.name
+    for k, data in enumerate(kept):
+        again = remembering(down)
+        progress = Progress.from_plain(from_bytes(data), toy.LAYOUT, ServerLevels.of(again.codec))
+        assert to_bytes(progress.plain()) == data
+        np.testing.assert_array_equal(again.play(progress), x)
+        assert [to_bytes(later.plain()) for later in again.saved] == kept[k + 1 :]
+        theirs = [record for record in whole.records[written[k] :] if record[0] != COORDINATOR]
+        assert [record for record in again.records if record[0] != COORDINATOR] == theirs
 
 
 def test_a_save_comes_before_whatever_is_asked_next() -> None:
@@ -226,6 +279,16 @@ def test_the_model_is_waited_for_and_boards_that_go_away_meanwhile_do_no_harm() 
     assert not run.evaluated_before - {0} and run.now_s > 400.0
     (text,) = run.texts("not-evaluated")  # by then too few boards are there: the model is safe, and the run is complete
     assert "3 of the 4 boards that server.min_nodes asks for are left" in text and run.completed
+
+
+def test_who_is_waited_for_is_said_every_five_seconds_although_nothing_else_happens() -> None:
+    run, said = Run(join_s=math.inf), list[float]()
+    engine = ServerEngine(run.plan, run.initial)
+    engine.start(0.0)
+    for _ in range(3):
+        now_s = engine.wake_s
+        said += [now_s for effect in engine.handle(TimePassed(), now_s) if isinstance(effect, Log)]
+    assert said == [5.0, 10.0, 15.0]
 
 
 def test_a_share_of_the_boards_takes_part() -> None:

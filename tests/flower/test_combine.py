@@ -15,7 +15,6 @@ from edgegossip import recipe as recipes
 from edgegossip.checkpoint.format import from_bytes, to_bytes
 from edgegossip.codecs.base import Ctx
 from edgegossip.engine.combine import Mean, WeightedUpdate, with_outer
-from edgegossip.engine.plausible import ServerLevels
 from edgegossip.engine.server_frames import Channel
 from edgegossip.engine.server_records import Progress
 from edgegossip.flower import Coordinator, CoordinatorCheckpointer
@@ -33,20 +32,14 @@ from tests.flower.conftest import Memory
 LAYOUT = Layout.of([TensorSpec("a", (5, 2))])
 
 
-def test_progress_survives_bytes_with_the_strategys_moments() -> None:
+def test_the_moments_of_a_strategy_survive_bytes() -> None:
     channel = Channel.of(LAYOUT, b"r" * 16, codecs.get("fp32"))
     made = combiner(make_strategy("fedadam", {"eta": 0.01}), channel, uniform=False)
     assert isinstance(made, StrategyAdapter)
     strategy = made._strategy
     strategy.m_t, strategy.v_t = {"a": np.ones((5, 2))}, {"a": np.full((5, 2), 2.0)}  # type: ignore[attr-defined]
-    levels = ServerLevels(20, 0.9, 1.5, (2.0, 0.1), 17)
-    x = np.arange(LAYOUT.size, dtype=np.float32)
-    progress = Progress(7, x, x + 1, made.snapshot(), levels, 3, 6, {"pi": (6, {"train/loss": 0.5})}, "ab12")
-    again = Progress.from_plain(from_bytes(to_bytes(progress.plain())), LAYOUT, ServerLevels(20, 0.9))
-    assert (again.round, again.levels, again.evaluations, again.evaluate_next) == (7, levels, 3, 6)
-    assert again.instance == "ab12"
-    assert again.records == {"pi": (6, {"train/loss": 0.5})}
-    np.testing.assert_array_equal(again.reference, x + 1)
+    progress = Progress(7, np.zeros(LAYOUT.size, np.float32), strategy=made.snapshot())
+    again = Progress.from_plain(from_bytes(to_bytes(progress.plain())), LAYOUT, None)
     other = combiner(make_strategy("fedadam", {"eta": 0.01}), channel, uniform=False)
     other.restore(again.strategy)
     assert isinstance(other, StrategyAdapter)

@@ -4,6 +4,7 @@ as if nobody had stopped, to the bit."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from edgegossip import gossip
 from edgegossip.checkpoint.format import from_bytes, to_bytes
 from edgegossip.checkpoint.registry import RunContext
+from edgegossip.gossip.base import Says
 from edgegossip.gossip.momentum import with_momentum
 from tests.gossip.conftest import update
 
@@ -25,6 +27,8 @@ CASES = [
     ("dpsgd+quasi-global", "ring"),
     ("choco-sgd+quasi-global", "ring"),
 ]
+
+OUTLIVE_A_ROUND = {"by_node", "copies", "edges", "heard", "momentum", "past", "rates", "row", "said", "seen", "sent"}
 
 
 def trained(round: int, node: int, model: np.ndarray) -> np.ndarray:
@@ -95,11 +99,32 @@ def test_with_the_model_of_another_a_board_publishes_as_one_that_begins_with_it(
         fleet.deliver_all()
     state, scheme = fleet.states[0], fleet.algorithm.scheme
     new, local = np.arange(N, dtype=np.float32), update(trained(3, 0, state.math.x))
-    published = [
-        scheme.publish(math, local, state.ctx, ())[1].body
-        for math in (scheme.abandon(state.math, new, state.ctx), scheme.init(new, state.ctx))
-    ]
-    assert bytes(published[0]) == bytes(published[1])
+    maths = scheme.abandon(state.math, new, state.ctx), scheme.init(new, state.ctx)
+    assert all(np.array_equal(scheme.model(math), new) for math in maths)
+    published = [bytes(scheme.publish(math, local, state.ctx, ())[1].body) for math in maths]
+    assert published[0] == published[1]
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+@pytest.mark.parametrize("name", [n for n in gossip.names() if not gossip.get(n).asynchronous])
+def test_what_a_round_holds_for_itself_is_gone_when_it_is_over(make_fleet: Any, name: str, nodes: int) -> None:
+    apart = nodes > 2 and gossip.get(name).says is Says.MODELS  # a message of its own for each neighbour
+    codec = "auto" if apart else "fp32"
+    fleet = make_fleet("complete", nodes=nodes, algorithm=name, codec=codec, alike=True)
+
+    def held() -> set[str]:
+        values = ((f.name, getattr(state.math, f.name)) for state in fleet.states for f in fields(state.math))
+        return {name for name, value in values if value is not None and getattr(value, "count", 1)}
+
+    begin = held()
+    fleet.say_hello()
+    allowed = {name: 40 + 8 * k for k, name in enumerate(fleet.members)}
+    for k in range(nodes):
+        local = replace(update(trained(0, k, fleet.start[k])), allowed=allowed)
+        fleet.states[k], actions = fleet.algorithm.step(fleet.states[k], local)
+        fleet.carry_out(k, actions)
+    fleet.deliver_all()
+    assert fleet.rounds == [1] * nodes and held() <= begin | OUTLIVE_A_ROUND
 
 
 @pytest.mark.parametrize("name", ["sgp", "quant-sgp"])

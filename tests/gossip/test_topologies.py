@@ -233,6 +233,9 @@ def test_weights_can_be_chosen() -> None:
         ("torus", 12, {"rows": 5}, "rows = 5 does not divide 12 nodes; the nearest that does is 4"),
         ("torus", 12, {"cols": 0}, "the nearest valid value is 1"),
         ("torus", 12, {"rows": 3, "cols": 2}, "3 x 2 is not 12 nodes; with rows = 3 use cols = 4"),
+        ("epidemic", 8, {"peers": 8}, "peers of epidemic on 8 nodes = 8 must be an integer from 1 to 7"),
+        ("epidemic", 8, {"peers": 0}, "the nearest valid value is 1"),
+        ("epidemic", 8, {"rounds": 3}, "the nearest valid value is 4"),
         ("file", 4, {}, "topology 'file' needs the parameter 'text'"),
     ],
 )
