@@ -77,6 +77,19 @@ def test_a_request_whose_forerunner_ends_later_has_its_time(port: Port) -> None:
     asyncio.run(ask())
 
 
+def test_handshake_and_request_have_their_whole_time_each(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+    begin = arrivals.Connection.begin
+    monkeypatch.setattr(arrivals.Connection, "begin", lambda self: (begin(self), given.append(self.since_s)))
+
+    async def ask() -> None:
+        async with port.connected() as (reader, _):
+            assert not await _is_open(reader, 5.0)
+
+    asyncio.run(ask())
+    assert len(given) == 2 and given[0] < given[1]
+
+
 @pytest.mark.parametrize("admitted", [True, False])
 def test_only_a_stranger_makes_room_and_is_said_to_be_refused(
     port: Port, admitted: bool, monkeypatch: pytest.MonkeyPatch

@@ -120,8 +120,8 @@ def data(folder, board):
 
 def test_declared_data_need_not_be_opened_to_know_the_model(here):
     name = f"{here('def data(folder): raise RuntimeError')}:data"
-    declared = local(name, shape=[3, 16, 16], classes=7)
-    assert training.layout_of(declared).tensors[-1].shape == (7,)
+    for classes in ({"classes": 7}, {"labels": list("abcdefg")}):
+        assert training.layout_of(local(name, shape=[3, 16, 16], **classes)).tensors[-1].shape == (7,)
     with pytest.raises(UsageError, match="RuntimeError"):
         training.layout_of(local(name, classes=7))
     values = describe(local(name, shape=[12], target="values", target_shape=[2]).data)
