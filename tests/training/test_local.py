@@ -12,7 +12,7 @@ from edgegossip import recipe as recipes
 from edgegossip import training
 from edgegossip.agreement import Agreement, difference
 from edgegossip.telemetry.run_folder import RunFolder, read_run
-from edgegossip.training.check import check, data_notice
+from edgegossip.training.check import check, data_doubts, data_notice
 from edgegossip.training.data import Board, describe, open_data
 from edgegossip.training.loader import make_loader
 from edgegossip.types import ConfigError, DataError, UsageError
@@ -53,6 +53,16 @@ def test_each_board_calls_the_function_and_keeps_all_that_it_returns(here):
     assert [b.loader.holds for b in boards] == [10, 20, 30]
     for k, board in enumerate(boards):
         assert set(board.loader.batch(0).inputs.ravel().tolist()) == {float(k)}
+
+
+def test_doubts_are_said_of_all_boards_that_have_them_and_one_kind_of_data_is_asked_for(here):
+    boards = [Board(f"pi-{k}", k) for k in range(3)]
+    chosen = local(f"{here(BY_BOARD.replace('index, np', 'index // 2, np'))}:data", classes=4)
+    two, one = data_doubts(chosen, boards)
+    assert two.startswith("the data of pi-0, pi-1: every value is 0.0") and one.startswith("the data of pi-2: every")
+    assert data_doubts(replace(chosen, run=replace(chosen.run, script="mine.py")), boards) == []
+    with pytest.raises(DataError, match=r"the shape of pi-1 are \(5,\), and those of pi-0 \(4,\)"):
+        data_doubts(local(f"{here(BY_BOARD.replace('4)', '4 + index)'))}:data", classes=4), boards)
 
 
 def test_what_a_board_holds_is_what_its_update_weighs(here):
