@@ -78,6 +78,10 @@ def test_boards_that_lack_classes_build_one_model_where_the_number_is_declared(h
     boards = [training.build_workload(chosen, k, f"pi-{k}") for k in range(3)]
     assert len({b.layout.hash for b in boards}) == 1
     assert boards[0].layout.tensors[-1].shape == (4,)
+    one = f"{here(BY_BOARD.replace('np.arange(n) % 2', 'np.zeros(n, int)'))}:data"
+    assert open_data(local(one, classes=4).data, Board("pi-0", 0)).about.classes == 4
+    with pytest.raises(DataError, match=r"all examples are of one class.* declare data\.labels or data\.classes"):
+        open_data(local(one).data, Board("pi-0", 0))
 
 
 def test_boards_that_count_other_classes_are_told_what_to_declare(here):
