@@ -517,6 +517,10 @@ def test_what_is_passed_over_is_counted_once(pair) -> None:
     for name in ("ant", "bee", ".thumbs"):
         put(pair / "set" / name / "0.png")
     assert opened(pair / "set").train.account()["skipped"] == {"hidden": 1}
+    for k in range(3):
+        put(pair / "loose" / f"{k}.png")
+    (pair / "loose" / "cat").mkdir()
+    assert opened(pair / "loose", target="none").train.account()["skipped"] == {"cat/ (no pictures)": 1}
 
 
 Change = Callable[[Path], object]
