@@ -172,12 +172,7 @@ def serve(folder: Path, listen: str, identity: Path | None, say: Say) -> None:
     check_ins = open_check_ins(folder, identity or coordinator_of(folder), say)
     with Server(check_ins, listen) as server:
         say(f"boards of fleet {check_ins.admission.identity.fleet} check in at {server.address}; Ctrl-C ends this")
-        thread = threading.Thread(target=server.serve_forever, daemon=True, name="check-ins")
-        thread.start()
-        try:
-            thread.join()
-        finally:
-            server.shutdown()
+        server.serve_forever()
 
 
 def _number(value: object) -> float | int:

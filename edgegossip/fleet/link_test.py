@@ -16,7 +16,6 @@ import json
 import platform
 import socket
 import struct
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from edgegossip.telemetry.machine import package_version
+from edgegossip import __version__
 from edgegossip.types import ConfigError, HostError, PeerError
 from edgegossip.untrusted import printable, whole_number
 
@@ -186,8 +185,7 @@ def _document(link: socket.socket) -> dict[str, Any]:
 
 def own_versions() -> dict[str, str]:
     """Return the versions of this machine, as the other end is told them."""
-    version = package_version("edgegossip", sys.path) or "unknown"
-    return {"edgegossip": version, "python": platform.python_version(), "machine": platform.machine()}
+    return {"edgegossip": __version__, "python": platform.python_version(), "machine": platform.machine()}
 
 
 def _info(link: socket.socket) -> tuple[float, dict[str, str]]:

@@ -45,9 +45,17 @@ class _Checkpointer:
     """Holds a store, its writer, and whom they speak for."""
 
     def __init__(
-        self, name: NodeId, folder: Path, identity: Mapping[str, Any], section: CheckpointSection, sink: Sink
+        self,
+        name: NodeId,
+        folder: Path,
+        layout: Layout,
+        run_id: bytes,
+        members: tuple[NodeId, ...],
+        section: CheckpointSection,
+        sink: Sink,
     ) -> None:
-        self._name, self._sink, self._every = name, sink, section.every
+        identity = {"board": name, "boards": members, "model": f"{layout.hash:016x}", "run": run_id}
+        self._name, self._sink, self._every, self._layout = name, sink, section.every, layout
         self._store = Store(folder, identity, keep=section.keep)
         self._writer = Writer(self._store, self._say, section.slack_s, daily_bytes=section.daily_bytes)
 
@@ -82,9 +90,8 @@ class CoordinatorCheckpointer(_Checkpointer):
         sink: Sink,
         name: NodeId = "coordinator",
     ) -> None:
-        identity = {"board": name, "boards": members, "model": f"{layout.hash:016x}", "run": run_id}
-        super().__init__(name, folder, identity, section, sink)
-        self._layout, self._codec = layout, codec
+        super().__init__(name, folder, layout, run_id, members, section, sink)
+        self._codec = codec
 
     def load(self) -> Progress | None:
         """Return where to go on; None at the very start.
@@ -113,20 +120,6 @@ class CoordinatorCheckpointer(_Checkpointer):
 
 class BoardCheckpointer(_Checkpointer):
     """Keeps the state of one board of a run."""
-
-    def __init__(
-        self,
-        name: NodeId,
-        folder: Path,
-        layout: Layout,
-        run_id: bytes,
-        members: tuple[NodeId, ...],
-        section: CheckpointSection,
-        sink: Sink,
-    ) -> None:
-        identity = {"board": name, "boards": members, "model": f"{layout.hash:016x}", "run": run_id}
-        super().__init__(name, folder, identity, section, sink)
-        self._layout = layout
 
     def restore(self, board: HasState) -> None:
         """Restore what an earlier process of this board kept, if there is any.

@@ -290,7 +290,7 @@ def _gossip(
 
 def _refreshed(options: NodeOptions, security: TlsSecurity | None) -> NodeOptions:
     """Return the options with what the members of the run know by now."""
-    if options.joined is None or not options.joined.seeds:
+    if options.joined is None:
         return options
     from edgegossip.node import bootstrap
 

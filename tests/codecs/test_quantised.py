@@ -14,6 +14,7 @@ from edgegossip import codecs
 from edgegossip.codecs import zstd
 from edgegossip.codecs.elastiquant import ElastiQuant
 from edgegossip.layout import Layout, TensorSpec
+from edgegossip.native.quantise import LevelKind
 from edgegossip.types import ConfigError, DecodeError, Vec
 
 RAW, HUFFMAN, RUNS, ELIAS, ZSTD = range(5)
@@ -130,8 +131,8 @@ def test_elastiquant_quantisers() -> None:
         (b, p): ElastiQuant(b, p).quantiser().kind
         for b, p in ((2, 0.3), (4, 0.0), (6, 0.5), (7, 0.5), (4, 0.4), (8, 0))
     }
-    assert kinds[2, 0.3] is kinds[4, 0.0] is kinds[6, 0.5] is Kind.LOG2
-    assert kinds[7, 0.5] is kinds[4, 0.4] is kinds[8, 0] is Kind.LEVELS
+    assert kinds[2, 0.3] is kinds[4, 0.0] is kinds[6, 0.5] is LevelKind.LOG2
+    assert kinds[7, 0.5] is kinds[4, 0.4] is kinds[8, 0] is LevelKind.LEVELS
     for grid in (codecs.get(name, bits=bits).grid() for name in ("elastiquant", "qsgd") for bits in range(2, 9)):
         assert grid[0] == 0.0 and grid[-1] == 1.0 and (np.diff(grid) > 0.0).all()
 

@@ -68,4 +68,5 @@ def test_without_flower_the_other_way_is_shown_all_the_same(
     played += [write_run(tmp_path, boards=3, rounds=8, lost=True), HostError("it needs Flower")]
     assert demo.run_demo(tmp_path, (), plots=False) == max(EXIT_HOST, EXIT_RUIN)
     short = capsys.readouterr().out.partition("peer to peer: ")[2].splitlines()
+    assert re.search(r"sent; \d+ % of a round is \w+$", short[0])
     assert short[1] == "through a coordinator: it needs Flower" and short[2].startswith("RUIN: the fleet split")

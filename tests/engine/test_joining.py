@@ -108,7 +108,8 @@ def test_what_is_known_of_neighbours_follows_from_what_was_said_of_each(said: li
     peers, since, seen = PeerStatus(frozenset("bd"), True, Patience(3.0)), {"b": [""], "d": [""]}, set[str]()
     for peer, how in said:
         peers.note(
-            PeerUp(peer) if how == "up" else PeerDown(peer, "gone", **dict.fromkeys([how] * bool(how), True)), 0.0
+            NeighbourUp(peer) if how == "up" else NeighbourDown(peer, "gone", **dict.fromkeys([how] * bool(how), True)),
+            0.0,
         )
         since[peer] = [how] if how == "up" else [*since[peer], how]
         seen |= {peer} if how in ("up", "closed") else set()

@@ -178,6 +178,12 @@ def test_what_no_board_could_start_with_is_refused_where_it_is_said(tmp_path, gi
     assert not (fleet.folder / "profiles").exists()
 
 
+def test_what_an_earlier_version_took_and_no_board_would_is_refused(fleet):
+    provisioning.keep_profile(fleet.folder, "pi-02", provisioning.Profile(**MESH, settings=("run.nods=2",)))
+    with pytest.raises(ConfigError, match=r"run\.nods"):
+        provisioning.make_bundle(fleet, "pi-02", 0)
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import asyncio.sslproto
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edgegossip.fleet.store import Fleet, coordinator_of
+from edgegossip.flower import superlink
 from edgegossip.flower._private import arrivals
 from edgegossip.security import tls
 from edgegossip.security.identity import Identity
@@ -75,6 +78,41 @@ def test_a_request_whose_forerunner_ends_later_has_its_time(port: Port) -> None:
             assert not await _is_open(reader, 5.0)
 
     asyncio.run(ask())
+
+
+class Healthy(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/health" else 404)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_whether_a_coordinator_is_up_is_asked_as_it_speaks(
+    port: Port, monkeypatch: pytest.MonkeyPatch, secure: bool
+) -> None:
+    monkeypatch.setattr(superlink, "READY_S", 5.0)
+    with HTTPServer(("127.0.0.1", 0), Healthy) as server:
+        if secure:
+            server.socket = tls.server_context(port.serves).wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        context = tls.caller_context(port.board, "coordinator") if secure else None
+        assert superlink.answers(f"127.0.0.1:{server.server_port}", lambda: None, context)
+        server.shutdown()
+
+
+def test_handshake_and_request_have_their_whole_time_each(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+    begin = arrivals.Connection.begin
+    monkeypatch.setattr(arrivals.Connection, "begin", lambda self: (begin(self), given.append(self.since_s)))
+
+    async def ask() -> None:
+        async with port.connected() as (reader, _):
+            assert not await _is_open(reader, 5.0)
+
+    asyncio.run(ask())
+    assert len(given) == 2 and given[0] < given[1]
 
 
 @pytest.mark.parametrize("admitted", [True, False])

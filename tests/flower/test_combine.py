@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from edgegossip.engine.server_frames import Channel
 from edgegossip.engine.server_records import Progress
 from edgegossip.flower import Coordinator, CoordinatorCheckpointer
 from edgegossip.flower._private.runtime import flower_average
+from edgegossip.flower.checkpoints import BoardCheckpointer
 from edgegossip.flower.combine import StrategyAdapter, combiner, make_strategy
 from edgegossip.frame import Aux, Kind
 from edgegossip.gossip.outer import make
@@ -81,6 +83,36 @@ def test_a_strategy_with_an_optimiser_of_its_own_takes_no_other(name: str) -> No
     with pytest.raises(ConfigError, match=f"server.strategy = {name} and outer.optimizer = nesterov: .*say server"):
         make_strategy(name, {}, make("nesterov"))
     make_strategy("krum", {}, make("nesterov"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"name": "another"}, "board"),
+        ({"members": ("a", "c")}, "boards"),
+        ({"layout": Layout.of([TensorSpec("a", (2, 5))])}, "model"),
+        ({"run_id": b"s" * 16}, "run"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(
+    changed: dict[str, Any], what: str, tmp_path: Path, sink: Memory
+) -> None:
+    def made(**other: Any) -> tuple[CoordinatorCheckpointer, BoardCheckpointer]:
+        given = {"name": "it", "layout": LAYOUT, "run_id": b"r" * 16, "members": ("a", "b"), **other}
+        given |= {"section": CheckpointSection(), "sink": sink}
+        coordinator = CoordinatorCheckpointer(folder=tmp_path / "one", codec=codecs.get("fp32"), **given)
+        return coordinator, BoardCheckpointer(folder=tmp_path / "two", **given)
+
+    board = SimpleNamespace(round=3, snapshot=lambda: {"round": 3}, restore=lambda found: None)
+    coordinators, boards = made()
+    coordinators.save(Progress(3, np.zeros(LAYOUT.size, np.float32)))
+    boards.save(board)
+    for kept in (coordinators, boards):
+        kept.close(over=False)
+    coordinators, boards = made(**changed)
+    for go_on in (coordinators.load, lambda: boards.restore(board)):
+        with pytest.raises(ConfigError, match=f"is of another run: its {what} is"):
+            go_on()
 
 
 def test_a_run_has_a_number_of_its_own_that_outlives_its_coordinator(tmp_path: Path, sink: Memory) -> None:

@@ -327,6 +327,19 @@ def test_strategies_that_secure_aggregation_plays_are_refused() -> None:
         compressed(Legacy(), codecs.get("co3"))  # type: ignore[arg-type]
 
 
+def test_what_a_strategy_sends_beside_the_model_is_not_the_model(in_run: int) -> None:
+    class Beside(FedAvg):
+        def configure_train(self, server_round: int, arrays: ArrayRecord, *rest: Any) -> Any:
+            for message in super().configure_train(server_round, arrays, *rest):
+                message.content["beside"] = ArrayRecord({"x": Array(np.ones(3, np.float32))})
+                yield message
+
+    for wrapped in (Beside(**CONFIG), Wrapped.server_fixed(Beside(**CONFIG), 1.0)):
+        strategy, counted = compressed(wrapped, codecs.get("fp32")), _first(n=Array(np.ones(2, np.int64)))
+        (message,) = strategy.configure_train(1, counted, ConfigRecord(), BoardGrid([1]))
+        assert list(message.content["beside"]) == ["x"]
+
+
 def test_noise_is_for_those_that_are_in_the_sum(in_run: int) -> None:
     """A wrapper that hears of a failure makes no model, and so no noise for too many; it would not
     hear of an answer that is missing."""

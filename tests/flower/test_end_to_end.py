@@ -4,6 +4,7 @@ numpy."""
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ import pytest
 from edgegossip import recipe as recipes
 from edgegossip.flower import Coordinator
 from edgegossip.flower import coordinator as coordinators
+from edgegossip.flower.superlink import free_port
 from edgegossip.types import HostError, Vec
 from tests.flower import toy
 from tests.flower.conftest import Memory
@@ -73,6 +75,14 @@ def fleet(tmp_path: Path, sink: Memory) -> Iterator[Fleet]:
     fleet = Fleet(tmp_path, sink)
     yield fleet
     fleet.close()
+
+
+def test_a_port_is_free_or_its_user_hears_that_it_is_not() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+        with pytest.raises(HostError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+            free_port("127.0.0.1", port)
+    assert free_port("127.0.0.1", port) == port and free_port("127.0.0.1", 0) > 0
 
 
 def _until(what: Callable[[], Any]) -> Any:

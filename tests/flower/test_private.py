@@ -161,10 +161,11 @@ def test_arrays_of_many_chunks_are_put_together_as_flower_does(in_run: int, tmp_
     sent, incoming = _as_sent(in_run)
     assert sum(content.startswith(b"ArrayChunk ") for content in incoming.contents.values()) >= 4
     theirs = inflate_object_from_contents(sent.metadata.message_id, dict(incoming.contents))
-    served = SimpleNamespace(PullObject=_serving(dict(incoming.contents)))
+    served, count = SimpleNamespace(PullObject=_serving(dict(incoming.contents))), len(incoming.contents)
     incoming.contents.clear()
-    ours = link.Objects(served, Node(node_id=1), Spool(tmp_path, above_bytes)).fetch(in_run, incoming)
-    assert ours is not None and isinstance(theirs, Message)
+    objects = link.Objects(served, Node(node_id=1), Spool(tmp_path, above_bytes))
+    ours = objects.fetch(in_run, incoming)
+    assert ours is not None and isinstance(theirs, Message) and objects.moved == count
     assert ours.object_id == theirs.object_id == sent.object_id
     assert {k: a.data for k, a in ours.content.array_records["arrays"].items()} == {
         k: a.data for k, a in sent.content.array_records["arrays"].items()

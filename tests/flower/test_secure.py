@@ -21,6 +21,7 @@ import pytest
 pytest.importorskip("flwr", reason="server mode is an extra: pip install '.[server]'")
 
 from flwr.app import Message
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 
 from edgegossip import codecs
 from edgegossip import recipe as recipes
@@ -380,6 +381,7 @@ def test_a_coordinator_elsewhere_is_told_of_a_revocation(tmp_path: Path) -> None
             assert hello is not None and again is not None
             assert again.message.metadata.message_id == hello.message.metadata.message_id
             assert again.contents == hello.contents and board.receive(0.0) is None
+            assert {item.object_id for item in iterate_object_tree(hello.tree)} == hello.contents.keys()
             s = stack.enter_context(own[name].context.wrap_socket(_dial(address)))
             s.sendall(_request(board, link.GIVE_PATH, 1000) + b"x")
             slow[name] = s

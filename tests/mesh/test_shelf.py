@@ -244,3 +244,13 @@ def test_frames_for_a_peer_that_takes_nothing_arrive_when_it_does(
         for _ in range(9):
             wait_for(a, SendReceipt)
         until(lambda: str(tmp_path) not in Path("/proc/self/maps").read_text(), "and are let go")
+
+
+def test_a_sender_has_its_share_of_files_to_the_last_and_again_once_they_are_gone(tmp_path: Path) -> None:
+    its = Shelf(Spool(tmp_path, 0))
+    its.bound(FRAME, 6)
+    for _ in range(2):
+        kept = [place for _ in range(12) if (place := its.take("a", 7 * FRAME)) is not None]
+        assert len(kept) == 60 // 6 and all(place.in_file for place in kept)
+        for place in kept:
+            its.drop(place)

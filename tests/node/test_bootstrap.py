@@ -306,10 +306,19 @@ def _follow(answer: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
         ("200 OK\r\ncontent-length: 9000", [b" "] * 900, "takes more than 0.5 s"),
         ("200 OK\r\ncontent-length: 9000", [b"{"], "no coordinator at .*does not answer"),
         ("200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 3", [b"abc"], "does not answer as a coordinator"),
+        *(
+            (f"200 OK\r\ncontent-length: {len(said)}", [said.encode()], "does not answer as a coordinator")
+            for said in (
+                '{"recipe": 1, "boards": []}',
+                '{"recipe": "", "boards": "a"}',
+                '{"recipe": "", "boards": [1]}',
+                "[]",
+            )
+        ),
         ("403 No\r\ncontent-length: 100000", [b"[" * 100_000], "refuses this board: Forbidden"),
         ("403 No\r\ncontent-length: 23", [b'{"detail": "\\u001b[2J"}'], r"refuses this board:  \[2J"),
     ],
-    ids=["endless", "dripping", "half", "no gzip", "deep", "terminal"],
+    ids=["endless", "dripping", "half", "no gzip", "a number", "a name", "numbers", "a list", "deep", "terminal"],
 )
 def test_whoever_answers_for_a_coordinator_is_worth_a_sentence(
     head: str, pieces: list[bytes], words: str, monkeypatch: pytest.MonkeyPatch

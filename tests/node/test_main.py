@@ -7,9 +7,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from edgegossip.fleet.launch.board import run_follower
+from edgegossip.node import main
 from edgegossip.node.main import NodeOptions, check_coordinator
 from edgegossip.types import EXIT_INTERRUPTED, ConfigError
 
@@ -37,8 +40,9 @@ def test_plaintext_to_a_coordinator_on_the_same_machine(address: str) -> None:
 
 @pytest.mark.parametrize("address", ["10.0.0.1:8000", "coordinator.local:8000", "[fe80::1]:8000"])
 def test_plaintext_to_one_elsewhere_has_to_be_asked_for(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"anybody on that network can read.*--identity DIR\), or say --insecure"):
-        check_coordinator(address, _options())
+    for ask in (check_coordinator, lambda where, options: run_follower(where, (), options)):
+        with pytest.raises(ConfigError, match=r"anybody on that network can read.*--identity DIR\), or say --insecure"):
+            ask(address, _options())
     check_coordinator(address, _options(insecure=True))
     check_coordinator(address, _options(Path("kit")))
 
@@ -86,6 +90,19 @@ def test_who_asks_on_standard_input_neither_waits_nor_takes_news_away() -> None:
     assert process.stdout.readline() == "{'b': '127.0.0.1:1'}\n"
     process.stdin.close()
     assert process.wait(20) == EXIT_INTERRUPTED
+
+
+def test_signs_of_life_come_one_a_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[float] = []
+
+    def beat() -> None:
+        said.append(0.0)
+        if len(said) > 4:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(main.time, "sleep", said.append)
+    main._heartbeat(SimpleNamespace(beat=beat))  # type: ignore[arg-type]
+    assert said == [0.0, main.BEAT_S, 0.0, main.BEAT_S, 0.0]
 
 
 def test_a_transport_that_does_not_answer_does_not_end_the_watch() -> None:

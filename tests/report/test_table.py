@@ -97,6 +97,14 @@ def test_with_the_loss_alone_there_is_no_column_of_scores():
     assert head.split()[:3] == ["board", "test", "loss"] and "all: the test loss is a mean" in text
 
 
+def test_what_did_not_happen_has_no_note():
+    ends = [EventRecord(name, 2.0, "finished", "") for name in ("a", "b")]
+    text = run_table(summarise_records({"run": "r"}, ["a", "b"], [_evaluated("a"), _evaluated("b")], ends))
+    notes = [line.partition(": ")[0] for line in text.splitlines() if ": " in line]
+    assert {"payload", "round time", "all"} <= set(notes) and "lost" not in text
+    assert not {"coordinator", "alone", "started again", "resumed", "not finished"} & set(notes)
+
+
 def test_what_boards_reached_by_themselves_has_a_table():
     records = [_evaluated("a", mae=0.125), _evaluated("b", mae=0.375)]
     alone = [EventRecord(n, 2.0, "trained-alone", n, {"eval/mae": v}) for n, v in (("a", 0.25), ("b", 0.75))]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -130,7 +132,8 @@ def test_a_board_asks_while_its_cell_runs_and_ends_one_that_was_given_up(
     """The next cell is run, the first one is not handed in."""
     from edgegossip import recipe as recipes
 
-    ends = iter((600, 0))
+    ends, made, start = iter((600, 0)), list[subprocess.Popen[bytes]](), subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: made.append(start(*a, **k)) or made[-1])
     monkeypatch.setattr(
         following, "command", lambda *_: [sys.executable, "-c", f"import time; time.sleep({next(ends)})"]
     )
@@ -146,6 +149,7 @@ def test_a_board_asks_while_its_cell_runs_and_ends_one_that_was_given_up(
     thread.join(60)
     assert f"cell {KEY} was given up" in said and codes == [0]
     assert {(document["cell"], document["code"]) for document in machine.handed_in} == {(KEY[::-1], 0)}
+    assert [process.returncode for process in made] == [-signal.SIGTERM, 0]
 
 
 def test_an_operator_that_is_away_is_waited_for_while_a_cell_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
 from edgegossip import recipe as recipes
 from edgegossip.scale import cells, summary
 from edgegossip.scale.devices import SHORT_STEP, SHORT_STEP_S, parse_rate, rate_text
+from edgegossip.scale.netns import run_cell
+from edgegossip.scale.netns.scheduler import Exchange, Timings
 from edgegossip.telemetry.records import MetricsRecord
+from edgegossip.telemetry.run_folder import RunFolder
 from edgegossip.types import ConfigError
 
 BASE = recipes.load("table3", ["training.batch_size=512"])
@@ -103,6 +108,30 @@ def test_a_row_is_of_an_epoch_without_the_first_round_and_what_is_no_part() -> N
     assert curve[0] == [0.0, 0.0, pytest.approx(1.8)] and curve[-1] == pytest.approx([6.6, 2 * 4 * 1010, 1.6])
     with pytest.raises(ValueError, match="board-9"):
         summary.row_of_records(cell, _records(cell, 2.0, 1.0), ["board-9"])
+
+
+@pytest.mark.parametrize("busy", [0.2, 1.0])
+def test_a_cell_of_namespaces_says_what_this_machine_did_for_it(tmp_path: Path, busy: float) -> None:
+    (cell,) = cells.make_cells(BASE, cells.parse_schemes("sgd"), (4,), "netns", HOW, 18432, 3)
+    folder, rounds = RunFolder.create(tmp_path, "x", recipes.to_toml(cell.recipe), {}), cell.recipe.run.rounds
+    for record in _records(cell, 2.0, 1.0):
+        folder.write(replace(record, values={**record.values, "eval/accuracy": 0.5}))
+    cpu_s = busy * 3.0 * (os.cpu_count() or 1)
+    timings = Timings([Exchange(3.0, 10**7, cpu_s, 3.0)] * rounds)
+    for round in range(rounds):
+        at = {"round": round, "ready": 0, "go": 10**8, "done": 11 * 10**8}
+        sent = {"board-0": (0, 5, 0)}
+        timings.marks += [{"node": f"board-{k}", "update": 9 + 2 * k, "sent": sent, **at} for k in range(4)]
+    found = run_cell._result(cell, folder, timings)
+    row = found["row"]
+    assert row["update_spread"] == summary.spread_of([9, 11, 13, 15] * 3) > 0 and row["accuracy"] == 0.5
+    assert row["exchange"] == pytest.approx(
+        {"seconds": 1.0, "carried_bytes": 10**7, "rate_share": 0.8, "cpu_share": busy, "dilation": 3.0}
+    )
+    assert row["machine_bound"] is (busy == 1.0) and row["counted_rounds"] == 3
+    assert found["marks"] == timings.marks[-4:] and found["exchanges"] == [asdict(e) for e in timings.exchanges[2:]]
+    assert found["links"] == {f"board-{k}": {"board-0": 15} for k in range(4)}
+    assert (folder.path / "summary.json").exists()
 
 
 def test_a_record_without_all_parts_is_none_and_an_untold_loss_is_not_zero() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from edgegossip.gossip.robust import far_beyond
 from edgegossip.report.progress import FleetLines
 from edgegossip.report.table import run_table
+from edgegossip.telemetry import evidence
 from edgegossip.telemetry.evidence import Evidence, RunPlan
 from edgegossip.telemetry.records import EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, read_run
@@ -897,3 +898,14 @@ def test_a_board_whose_neighbours_were_all_lost_is_not_told_to_look_at_its_netwo
             "verdict"
         ]
         assert {f["kind"] for f in verdict} == ({"lost"} if ends == "lost" else {"split"})
+
+
+def test_a_curve_is_the_same_in_whatever_order_boards_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence.Curve, "POINTS", 4)
+    losses = [(step, 1.0 / (1 + step + board)) for step in range(37) for board in range(2)]
+    one, other = evidence.Curve(), evidence.Curve()
+    for step, loss in losses:
+        one.add(step, loss)
+    for step, loss in reversed(losses):
+        other.add(step, loss)
+    assert one.rounds == other.rounds == 37 and one._means() == pytest.approx(other._means())

@@ -2,10 +2,12 @@
 
 import hashlib
 import io
+import os
 import tarfile
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -85,12 +87,16 @@ def test_wrong_checksum_leaves_nothing(site, tmp_path, algorithm):
     assert everything_in(tmp_path / "home") == []
 
 
-def test_archive_members(site, tmp_path):
+def test_archive_members(site, tmp_path, monkeypatch):
+    """Whole, and on the disk before it gets its final name."""
+    synced, named, fsync, replace = set(), [], os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.add(os.readlink(f"/proc/self/fd/{fd}")) or fsync(fd))
+    monkeypatch.setattr(Path, "replace", lambda path, to: named.append(str(path) in synced) or replace(path, to))
     content = archive([("set/a.bin", b"A"), ("set/extra", b"E"), ("./set/b.bin", b"B")])
     source = publish(site, "set.tar.gz", content, members=("a.bin", "b.bin"))
     download("tiny", str(tmp_path / "home"), sources={"tiny": (source,)})
     assert everything_in(tmp_path / "home") == ["set/a.bin", "set/b.bin"]
-    assert (tmp_path / "home/set/b.bin").read_bytes() == b"B"
+    assert (tmp_path / "home/set/b.bin").read_bytes() == b"B" and named == [True, True]
 
 
 def test_archive_cannot_write_elsewhere(site, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from edgegossip import training
 from edgegossip.recipe import DataSection
@@ -85,6 +85,10 @@ def test_targets_of_every_kind(targets, keys, kind, classes, outputs, dtype):
     assert (data.about.target, data.about.classes, data.about.outputs) == (kind, classes, outputs)
     taken = batch(data).targets
     assert taken is None if dtype is None else taken.dtype == dtype
+    if kind != "none":
+        one_by_one = TensorDataset(torch.from_numpy(TABLE), torch.from_numpy(targets))
+        declared = {"target": kind, **({"classes": classes} if classes else {}), **keys}
+        assert batch(opened(one_by_one, **declared)).targets.shape == taken.shape
 
 
 def test_tokens_without_targets_are_for_the_next_token():

@@ -12,7 +12,7 @@ from edgegossip import recipe as recipes
 from edgegossip import training
 from edgegossip.agreement import Agreement, difference
 from edgegossip.telemetry.run_folder import RunFolder, read_run
-from edgegossip.training.check import check, data_notice
+from edgegossip.training.check import check, data_doubts, data_notice
 from edgegossip.training.data import Board, describe, open_data
 from edgegossip.training.loader import make_loader
 from edgegossip.types import ConfigError, DataError, UsageError
@@ -55,6 +55,16 @@ def test_each_board_calls_the_function_and_keeps_all_that_it_returns(here):
         assert set(board.loader.batch(0).inputs.ravel().tolist()) == {float(k)}
 
 
+def test_doubts_are_said_of_all_boards_that_have_them_and_one_kind_of_data_is_asked_for(here):
+    boards = [Board(f"pi-{k}", k) for k in range(3)]
+    chosen = local(f"{here(BY_BOARD.replace('index, np', 'index // 2, np'))}:data", classes=4)
+    two, one = data_doubts(chosen, boards)
+    assert two.startswith("the data of pi-0, pi-1: every value is 0.0") and one.startswith("the data of pi-2: every")
+    assert data_doubts(replace(chosen, run=replace(chosen.run, script="mine.py")), boards) == []
+    with pytest.raises(DataError, match=r"the shape of pi-1 are \(5,\), and those of pi-0 \(4,\)"):
+        data_doubts(local(f"{here(BY_BOARD.replace('4)', '4 + index)'))}:data", classes=4), boards)
+
+
 def test_what_a_board_holds_is_what_its_update_weighs(here):
     chosen = local(f"{here(BY_BOARD)}:data", classes=4)
     boards = [training.build_workload(chosen, k, f"pi-{k}") for k in range(3)]
@@ -68,6 +78,10 @@ def test_boards_that_lack_classes_build_one_model_where_the_number_is_declared(h
     boards = [training.build_workload(chosen, k, f"pi-{k}") for k in range(3)]
     assert len({b.layout.hash for b in boards}) == 1
     assert boards[0].layout.tensors[-1].shape == (4,)
+    one = f"{here(BY_BOARD.replace('np.arange(n) % 2', 'np.zeros(n, int)'))}:data"
+    assert open_data(local(one, classes=4).data, Board("pi-0", 0)).about.classes == 4
+    with pytest.raises(DataError, match=r"all examples are of one class.* declare data\.labels or data\.classes"):
+        open_data(local(one).data, Board("pi-0", 0))
 
 
 def test_boards_that_count_other_classes_are_told_what_to_declare(here):
@@ -120,8 +134,8 @@ def data(folder, board):
 
 def test_declared_data_need_not_be_opened_to_know_the_model(here):
     name = f"{here('def data(folder): raise RuntimeError')}:data"
-    declared = local(name, shape=[3, 16, 16], classes=7)
-    assert training.layout_of(declared).tensors[-1].shape == (7,)
+    for classes in ({"classes": 7}, {"labels": list("abcdefg")}):
+        assert training.layout_of(local(name, shape=[3, 16, 16], **classes)).tensors[-1].shape == (7,)
     with pytest.raises(UsageError, match="RuntimeError"):
         training.layout_of(local(name, classes=7))
     values = describe(local(name, shape=[12], target="values", target_shape=[2]).data)

@@ -133,6 +133,21 @@ def test_no_relu_follows_an_evonorm():
         assert relus == (1 if name == "vgg11" else 0), name  # VGG's hidden linear layer has one
 
 
+@pytest.mark.parametrize("name", ["resnet20", "distilbert"])
+def test_initial_weights_are_those_of_the_papers(name):
+    """He et al. 2015, equation 14, of convolutions; 0.02 for BERT's products; no bias."""
+    torch.manual_seed(0)
+    text = name == "distilbert"
+    params = {"layers": 1, "dim": 64, "heads": 4, "hidden": 64, "vocabulary": 50, "length": 16} if text else {}
+    model = models.build(ModelSection(name=name, norm="evonorm-s0", params=params), (16,) if text else (3, 32, 32), 3)
+    made = [m for m in model.modules() if isinstance(m, torch.nn.Linear if text else torch.nn.Conv2d)]
+    assert all(m.bias is None or not m.bias.any() for m in made)
+    stds = [0.02 if text else (2 / m.weight[:, 0].numel()) ** 0.5 for m in made]
+    assert torch.cat(
+        [m.weight.flatten() / std for m, std in zip(made, stds, strict=True)]
+    ).std().item() == pytest.approx(1, abs=0.05)
+
+
 def test_params_reach_the_builder():
     section = ModelSection(name="mlp", params={"hidden": [5, 4]})
     shapes = [tuple(p.shape) for p in models.build(section, (2, 3), 3).parameters()]

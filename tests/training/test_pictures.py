@@ -513,6 +513,16 @@ def test_val_is_the_test_set_where_there_is_no_test(pair) -> None:
     assert data.train.account()["skipped"] == {"val/ (the test set is test/)": 2}
 
 
+def test_what_is_passed_over_is_counted_once(pair) -> None:
+    for name in ("ant", "bee", ".thumbs"):
+        put(pair / "set" / name / "0.png")
+    assert opened(pair / "set").train.account()["skipped"] == {"hidden": 1}
+    for k in range(3):
+        put(pair / "loose" / f"{k}.png")
+    (pair / "loose" / "cat").mkdir()
+    assert opened(pair / "loose", target="none").train.account()["skipped"] == {"cat/ (no pictures)": 1}
+
+
 Change = Callable[[Path], object]
 DOUBTFUL: dict[str, tuple[Change, str]] = {
     "a stray picture": (lambda root: put(root / "9.png"), r"/9\.png lies in no folder of a class"),

@@ -311,3 +311,25 @@ def test_a_machine_that_is_away_is_one_sentence(place):
     place.names("127.0.0.1:9")
     with pytest.raises(PeerError, match="127.0.0.1:9: connection refused"):
         place.check_in()
+
+
+@pytest.mark.parametrize(("trouble", "code", "tries"), [(PeerError("away"), 0, 3), (UsageError("no place"), 1, 1)])
+def test_the_first_check_in_of_a_boot_is_patient_and_later_ones_are_not(
+    tmp_path, monkeypatch, capsys, trouble, code, tries
+):
+    now_s, seen = [0.0], []
+
+    def check_in(machine, places, say, *, fetch):
+        seen.append(fetch)
+        raise trouble
+
+    monkeypatch.setattr(agent, "check_in", check_in)
+    monkeypatch.setattr(agent, "PATIENCE_S", 5.0)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(time, "sleep", lambda for_s: now_s.append(now_s.pop() + for_s))
+    monkeypatch.setattr(os, "umask", lambda mask: seen.append(mask))
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
+    assert agent.main() == code and seen == [0o022] + [False] * tries
+    assert capsys.readouterr().err == f"{trouble}\n"
+    seen.clear()
+    assert agent.main() == code and seen == [0o022, True]

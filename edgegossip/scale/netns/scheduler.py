@@ -205,7 +205,6 @@ class TimeDilationScheduler:
         elif "exchanging" not in states:
             self._end_exchange()
             self._slower = self._device.slower_after(self._updates_s, self._boards)
-            self._turns = [board for board in self._turns if board in self._live]
             while self._turns and sum(b.state == "computing" for b in self._live) < self._cores:
                 board = self._turns.pop(0)
                 board.state = "computing"

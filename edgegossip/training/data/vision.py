@@ -291,10 +291,10 @@ class _PlainUnpickler(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> Any:
         raise _Refused("a persistent object")
 
-    def _encode(self, text: Any, codec: Any = "latin1") -> bytes:
+    def _encode(self, text: str, codec: Any = "latin1") -> bytes:
         """Stand in for _codecs.encode, with which Python 3 writes bytes in old protocols: no more
         of them than the file has."""
-        if not isinstance(text, str) or codec != "latin1":
+        if codec != "latin1":
             raise _Refused("a text encoding")
         self._left -= len(text)
         if self._left < 0:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from edgegossip.fleet.doctor import checks
+from edgegossip.fleet.doctor import facts as facts_of_a_board
 from edgegossip.fleet.doctor.checks import Validity
 from edgegossip.fleet.doctor.facts import Facts, Interface, TorchBuild, gather
 from edgegossip.fleet.link_test import LinkRate
@@ -160,6 +161,8 @@ def test_a_jetson_is_known_by_its_files_and_its_torch(torch, build, tmp_path: Pa
     node.parent.mkdir(parents=True)
     node.touch()
     assert gather(tmp_path, tmp_path).gpu == "open"
+    monkeypatch.setattr(facts_of_a_board, "package_version", lambda name, path: None)
+    assert gather(tmp_path, tmp_path).torch_build is None
 
 
 def test_the_worst_comes_first():

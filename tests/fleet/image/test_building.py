@@ -440,3 +440,11 @@ def test_a_board_knows_which_packages_it_has(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "run", lambda *_, **__: (site / "numpy").mkdir(parents=True))
     client.install(lock, BOOKWORM, site, tmp_path / "log")
     assert (site / "packages.lock").read_bytes() == lock.read_bytes()
+
+
+def test_a_file_of_the_image_takes_the_place_of_a_link_to_this_machine(tmp_path):
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "own").write_text("this machine's")
+    (tmp_path / "etc/hosts").symlink_to(tmp_path / "own")
+    rootfs.write_files(tmp_path, {"etc/hosts": "the image's"})
+    assert (tmp_path / "own").read_text() == "this machine's"

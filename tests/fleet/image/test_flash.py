@@ -10,6 +10,7 @@ import random
 import shutil
 import struct
 import subprocess
+import threading
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -342,6 +343,15 @@ def test_an_image_that_is_not_the_one_that_was_built_does_not_boot(image, loop):
         flash(image, device)
     with opened(device) as descriptor:
         assert os.pread(descriptor, 4096, 0) == bytes(4096)
+
+
+def test_who_wants_no_more_of_an_image_leaves_no_thread(tmp_path, image, monkeypatch):
+    monkeypatch.setattr(flashing, "CHUNK", 4096)
+    before = threading.active_count()
+    pieces = flashing._ahead(open_source(image))
+    assert len(next(pieces)) == 4096
+    pieces.close()
+    assert threading.active_count() == before
 
 
 def test_sources_that_are_none(tmp_path, image):

@@ -216,6 +216,7 @@ def test_which_device_is_behind_a_mount_says_the_system():
         ("linux_raid_member", "sdx1 is part of a RAID"),
         ("isw_raid_member", "sdx1 is part of a RAID"),
         ("bcache", "sdx1 is part of bcache"),
+        ("zfs_member", ""),
         ("vfat", ""),
         ("crypto_LUKS", ""),
     ],

@@ -198,3 +198,23 @@ def test_a_board_that_joins_may_keep_its_own_checkpoints(found: Found, tmp_path:
     assert "every = 5" in text and "slack_s = 3.0" in text
     done = CliRunner().invoke(cli, ["node", *COMMANDS["joiner"], "--name", "pi-01", "--set", "training.lr=1"])
     assert "checkpoint.*" in done.output + str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ((*COMMANDS["founder"], *PEERS), "--peer names every board by hand"),
+        ((*COMMANDS["joiner"], *PEERS), "--peer names every board by hand"),
+        (("quickstart-gossip", *COMMANDS["joiner"]), "leave RECIPE and --members out"),
+        ((*COMMANDS["joiner"], "--members", "pi-01,pi-02"), "leave RECIPE and --members out"),
+        (("--members", "pi-01,pi-02"), "say which RECIPE"),
+        ((*COMMANDS["founder"], "--advertise", "a:b:c"), "--advertise"),
+        ((*COMMANDS["founder"], "--listen", "0.0.0.0:0"), "refusing to listen on 0.0.0.0:0 without TLS"),
+        (("--join", "10.0.0.9:7700"), "only this machine reaches a board there"),
+    ],
+)
+def test_how_a_board_comes_into_its_run_is_said_in_one_way(
+    command: tuple[str, ...], said: str, found: Found, tmp_path: Path
+) -> None:
+    done = CliRunner().invoke(cli, ["node", *command, "--name", "pi-01", "--runs", str(tmp_path)])
+    assert said in done.output + str(done.exception) and not found

@@ -44,8 +44,11 @@ def test_records_go_to_the_folder_the_log_and_the_port(folder: RunFolder, capsys
 
 
 def test_for_people_the_address_is_said(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    Outputs(metrics="127.0.0.1:0").open(folder, recipe(), ("pi-01",)).close()
-    assert "metrics: http://127.0.0.1:" in capsys.readouterr().err
+    sink = Outputs(metrics="127.0.0.1:0").open(folder, recipe(), ("pi-01",))
+    sink.event("pi-01", "lost", "lost pi-01: no answer")
+    sink.close()
+    said = capsys.readouterr().err
+    assert "metrics: http://127.0.0.1:" in said and "lost pi-01: no answer" in said
 
 
 @pytest.mark.parametrize("where", ["metrics", ":9464", "127.0.0.1:99999", "::1:9464"])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from edgegossip import recipe as recipes
 from edgegossip.cli.main import cli
-from edgegossip.fleet.launch.run import resume_fleet
+from edgegossip.fleet.launch import run as launch
+from edgegossip.fleet.launch.run import resume_fleet, run_fleet
 from edgegossip.fleet.launch.run_folders import unfinished
 from edgegossip.telemetry.run_folder import RunFolder
 from edgegossip.types import ConfigError, DataError
@@ -47,6 +49,24 @@ def test_what_cannot_be_resumed_is_said_in_a_sentence(tmp_path: Path) -> None:
     (folder.path / "recipe.toml").unlink()
     with pytest.raises(DataError, match=r"its recipe\.toml is missing"):
         resume(folder.path)
+
+
+@pytest.mark.parametrize(("plots", "as_json"), [(True, False), (False, True)])
+def test_a_resumed_run_is_looked_at_and_shown_as_a_new_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plots: bool, as_json: bool
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(launch, "preflight", lambda recipe, members: seen.append(members))
+    monkeypatch.setattr(launch, "_train", lambda *_, quiet, **__: seen.append(quiet))
+    monkeypatch.setattr(launch, "conclude", lambda folder, **how: seen.append(how) or 8)
+    folder = folder_of(tmp_path)
+    folder.write_run(b"x" * 16, MEMBERS)
+    folder.write_partition(MEMBERS, ["0"], [[1], [1], [1], [1]])
+    for name in MEMBERS if plots else ():  # one was lost, or all of them have not finished
+        folder.event(name, "lost" if name == MEMBERS[0] else "finished", "")
+    assert resume_fleet(folder.path, plots=plots, as_json=as_json) == 8
+    assert run_fleet(recipes.load("quickstart-gossip"), tmp_path, plots=plots, as_json=as_json) == 8
+    assert seen == [MEMBERS, as_json, {"plots": plots, "as_json": as_json}] * 2
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,17 @@ def test_a_process_does_not_share_the_fate_of_the_one_before_it(status: Status) 
     assert node.table[0].status is Status.ALIVE and 0 not in asked
 
 
+def test_whom_another_suspects_is_probed_before_the_next_turn() -> None:
+    node = detector(18)
+    settled(node, 100.0)
+    told = ((9, replace(node.table[9], status=Status.SUSPECT, accusers=1 << 1)),)
+    out, now_s = node.receive(1, Ack(10**6, View(node.digest, told)), 100.0), 100.0
+    while node.wake_s < 100.0 + node.settings.interval_s / 2:
+        now_s = max(now_s, node.wake_s)
+        out += node.tick(now_s)
+    assert 9 in pings(out)
+
+
 def test_a_refused_probe_goes_to_others_at_once_and_their_no_makes_a_suspect() -> None:
     node = detector()
     settled(node, 100.0)
