@@ -99,25 +99,6 @@ def test_a_wrong_setting_is_named_before_anything_starts(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_recipe_whose_settings_are_keywords_or_sections(tmp_path: Path) -> None:
-    result = edgegossip.run(
-        "quickstart-gossip",
-        {"gossip": {"topology": "complete"}, "run.rounds": 50, "codec.params": {"ratio": 0.5}},
-        rounds=2,
-        nodes=2,
-        network__tls="off",
-        codec={"name": "topk", "params": {"ratio": 0.25}},
-        gossip__algorithm="choco-sgd",
-        runs=tmp_path,
-    )
-    assert result.folder.parent == tmp_path and result.boards == ("board-0", "board-1")
-    assert result.summary["rounds"] == 2 and result.summary["failed_nodes"] == []
-    assert (result.folder / "summary.json").is_file()
-    run = tomllib.loads((result.folder / "recipe.toml").read_text())
-    assert (run["run"]["rounds"], run["run"]["nodes"], run["gossip"]["topology"]) == (2, 2, "complete")
-    assert run["codec"] == {"name": "topk", "params": {"ratio": 0.25}} and run["gossip"]["algorithm"] == "choco-sgd"
-
-
 JOB = """
     import numpy as np
     from torch import nn
@@ -160,26 +141,47 @@ SAME_JOB = """
 
 
 @pytest.mark.parametrize(
-    ("settings", "board"),
+    ("mode", "algorithm", "codec", "board"),
     [
-        ({"run.mode": "gossip", "gossip.algorithm": "choco-sgd", "codec.name": "8-bit-qsgd"}, "board-1"),
-        pytest.param({"run.mode": "server", "codec.name": "minmax8"}, "", marks=pytest.mark.slow),
+        ("gossip", "choco-sgd", "8-bit-qsgd", "board-1"),
+        pytest.param("server", "dpsgd", "minmax8", "", marks=pytest.mark.slow),
     ],
-    ids=["gossip", "server"],
 )
 def test_a_recipe_and_a_script_of_the_same_job_end_with_the_same_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], board: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, algorithm: str, codec: str, board: str
 ) -> None:
-    """Bit for bit, on one thread."""
+    """Bit for bit, on one thread; be settings keywords, sections or keys, of which the last one
+    counts."""
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "same_job.py").write_text(textwrap.dedent(JOB))
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(SAME_JOB))
-    settings = {"run.rounds": 6, "network.tls": "off", "gossip.topology": "complete", **settings}
     data = {"data.name": "same_job:data", "data.partition": "local", "data.classes": 3, "model.name": "same_job:net"}
     keys = {"local_steps": 3, "batch_size": 16, "lr": 0.1, "schedule": "constant", "weight_decay": 0.0}
     recipe = {**data, **{f"training.{key}": value for key, value in keys.items()}}
-    one = edgegossip.run("quickstart-gossip", {**settings, **recipe}, nodes=2, runs=tmp_path)
+    one = edgegossip.run(
+        "quickstart-gossip",
+        {
+            "run.mode": mode,
+            "gossip": {"topology": "complete"},
+            "run.rounds": 50,
+            "codec.params": {"ratio": 0.5},
+            **recipe,
+        },
+        rounds=6,
+        nodes=2,
+        network__tls="off",
+        codec={"name": codec, "params": {}},
+        gossip__algorithm=algorithm,
+        runs=tmp_path,
+    )
+    assert one.folder.parent == tmp_path and one.boards[-2:] == ("board-0", "board-1")
+    assert one.summary["rounds"] == 6 and one.summary["failed_nodes"] == []
+    told = tomllib.loads((one.folder / "recipe.toml").read_text())
+    assert (told["run"]["rounds"], told["run"]["nodes"], told["gossip"]["topology"]) == (6, 2, "complete")
+    assert (told["codec"], told["gossip"]["algorithm"]) == ({"name": codec, "params": {}}, algorithm)
+    settings = {"run.mode": mode, "run.rounds": 6, "network.tls": "off", "gossip.topology": "complete"}
+    settings |= {"gossip.algorithm": algorithm, "codec.name": codec}
     two = edgegossip.run(script, {**settings, "run.script_args": ["{index}"]}, nodes=2, runs=tmp_path)
     a, b = (r.state_dict(board=board) if board else r.state_dict() for r in (one, two))
     assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
