@@ -11,10 +11,12 @@ import zlib
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from edgegossip.types import ConfigError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 Kind: TypeAlias = Literal["codecs", "algorithms", "topologies"]
 
@@ -88,6 +90,8 @@ def _installed(kind: str) -> Mapping[str, tuple[EntryPoint, ...]]:
 @lru_cache(maxsize=8)
 def _on(kind: str, path: tuple[str, ...]) -> Mapping[str, tuple[EntryPoint, ...]]:
     """Return those of the packages on sys.path by name, not loaded yet; one may be found twice."""
+    from importlib.metadata import entry_points  # here: 3 MB that a board has no other use for
+
     found: dict[str, dict[str, EntryPoint]] = {}
     for one in entry_points(group=f"edgegossip.{kind}"):
         found.setdefault(one.name, {}).setdefault(_origin(one), one)

@@ -28,7 +28,7 @@ FLUSH_S = 30.0  # and one between two rounds, before the run goes on without
 
 
 class HasState(Protocol):
-    """Has a state to be kept, as `client.Board` has."""
+    """Has a state to be kept, as `client.BoardWorker` has."""
 
     @property
     def round(self) -> Round:

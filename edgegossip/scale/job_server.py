@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import parse_qs
 
 from typing_extensions import override
@@ -41,7 +42,7 @@ from edgegossip.untrusted import request_target, whole_number
 
 GONE_S = 30.0  # a board that has not asked for so long is not there: see follow.ASK_S and follow.RUNNING_ASK_S
 MAX_RECORDS_BYTES = 64 << 20
-_PIECE_BYTES = 1 << 16  # of records that nobody waits for
+_MAX_HEAD_BYTES = _PIECE_BYTES = 1 << 16
 IDLE_TIMEOUT_S = 60.0  # of a connection
 ANNOUNCE_S = 5.0
 JOIN_S = 600.0  # for boards that are not there
@@ -169,15 +170,11 @@ class JobServer:
 
 def _records_of(document: Mapping[str, Any]) -> CellRecords:
     """Raises ValueError, KeyError, TypeError, OverflowError."""
-    reason, lines, accuracy = str(document["reason"])[:500], document["metrics"], document["accuracy"]
-    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
-        raise ValueError("metrics are lines")
-    for line in lines:
-        line.encode()  # JSON can say half a character, which no file can hold
+    reason, accuracy = str(document["reason"])[:500], document["accuracy"]
     share = None if accuracy is None else float(accuracy)
     if share is not None and not (math.isfinite(share) and 0.0 <= share <= 1.0):
         raise ValueError(f"an accuracy of {share}")
-    return CellRecords(int(document["code"]), reason.encode(errors="replace").decode(), lines, share)
+    return CellRecords(int(document["code"]), reason.encode(errors="replace").decode(), document["metrics"], share)
 
 
 class JobHttpServer(MemberServer):
@@ -187,7 +184,7 @@ class JobHttpServer(MemberServer):
         """`identity`: of this machine as a coordinator; None: without TLS. Raises HostError,
         ConfigError, DataError."""
         where = addresses.parse(listen, "--listen", any_port=True)
-        self.jobs = jobs
+        self.jobs, self.reading = jobs, threading.Lock()
         super().__init__(
             where.host,
             where.port,
@@ -232,17 +229,26 @@ class _Handler(MemberHandler):
         if self.path != RECORDS or length is None:
             return self.refuse(HTTPStatus.BAD_REQUEST, "this is not how records are handed in")
         try:
-            if self._certified and not self.server.jobs.awaits(self._certified):
+            with tempfile.TemporaryFile() as spool:
                 while length and (piece := self.rfile.read(min(length, _PIECE_BYTES))):
                     length -= len(piece)
-                return self._answer({"state": "taken"})
-            document = json.loads(self.rfile.read(length))
-            if not isinstance(document, dict):
-                raise ValueError("records are an object")
-            self.server.jobs.hand_in(self._certified or str(document["name"]), document)
+                    spool.write(piece)
+                spool.seek(0)
+                with self.server.reading:  # one at a time in memory, however many a board sends at once
+                    if not self._certified or self.server.jobs.awaits(self._certified):
+                        self._hand_in(spool)
             self._answer({"state": "taken"})
         except (ValueError, KeyError, RecursionError) as error:
             self.refuse(HTTPStatus.BAD_REQUEST, f"records that make no sense: {error}")
+
+    def _hand_in(self, spool: IO[bytes]) -> None:
+        """What ended, an object on the first line, then the lines of metrics.jsonl. Raises
+        ValueError, KeyError, RecursionError."""
+        document = json.loads(spool.readline(_MAX_HEAD_BYTES))
+        if not isinstance(document, dict):
+            raise ValueError("records begin with an object")
+        lines = spool.read().decode(errors="replace").splitlines()
+        self.server.jobs.hand_in(self._certified or str(document["name"]), {**document, "metrics": lines})
 
     def _answer(self, document: Mapping[str, Any]) -> None:
         self.answer(json.dumps(document).encode())

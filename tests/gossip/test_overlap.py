@@ -212,7 +212,7 @@ def test_an_exchange_that_was_given_up_is_not_merged(forward: int, expected: flo
 @pytest.mark.parametrize(
     ("name", "values", "words"),
     [
-        ("sgp", {}, "outer.overlap cannot be around sgp.*use gossip.algorithm = dpsgd, choco-sgd or deep-squeeze"),
+        ("sgp", {}, "outer.overlap cannot be around sgp.*use gossip.algorithm = dpsgd, deep-squeeze or choco-sgd"),
         ("sgp", {"overlap": False, "fragments": 2}, "outer.fragments cannot be around sgp"),
         ("dpsgd", {"merge": 0.0}, "outer.merge = 0.0 must be a number above 0, up to 0.95"),
         ("dpsgd", {"merge": 1.0}, "outer.merge = 1.0 must be a number above 0, up to 0.95"),

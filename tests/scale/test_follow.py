@@ -42,7 +42,9 @@ class Machine:
                 self.send(machine.answer)
 
             def do_POST(self) -> None:
-                machine.handed_in.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+                machine.handed_in.append(
+                    json.loads(self.rfile.read(int(self.headers["content-length"])).partition(b"\n")[0])
+                )
                 self.send({"state": "taken"})
 
             def send(self, document: Any) -> None:
@@ -113,7 +115,7 @@ def test_an_odd_cell_is_refused_and_the_board_stays(machine: Machine, tmp_path: 
         _until(lambda: bool(machine.handed_in))
         machine.answer = {"state": "wait"}
         refused = machine.handed_in[0]
-        assert refused["code"] == 2 and refused["reason"].endswith(why) and refused["metrics"] == []
+        assert refused["code"] == 2 and refused["reason"].endswith(why)
     machine.answer = {"state": "over"}
     thread.join(60)
     assert codes == [0] and not list(tmp_path.iterdir())

@@ -102,7 +102,7 @@ def test_names_are_drawn_as_they_are_and_axes_need_no_mathematics(tmp_path):
     plots = pytest.importorskip("edgegossip.sweep.plots", reason="an extra: pip install '.[report]'")
     with drawn_texts() as drawn:
         colors, marks, points = ("_a$b$", "two$$"), ("$\\frac", "c\\$"), [(1.0, 1e-3), (2.0, 0.5)]
-        series = [plots.Series("$x$ &", color, mark, points) for color in colors for mark in marks]
+        series = [plots.PlotSeries("$x$ &", color, mark, points) for color in colors for mark in marks]
         axes = plots.Axis("boards $n$"), plots.Axis("distance", log=10)
         plots.panels(series, "$t$", tmp_path / "a.png", *axes, "curves")
         assert {*colors, *marks, "$x$ &", "$t$", "boards $n$"} <= set(drawn)
@@ -115,7 +115,7 @@ def test_an_accuracy_never_passes_100_and_its_axis_tells_high_ones_apart(kind, t
     plots = pytest.importorskip("edgegossip.sweep.plots", reason="needs matplotlib")
     drawn = []
     monkeypatch.setattr(plots, "save", lambda figure, path: drawn.append(figure))
-    series = [plots.Series(panel, "a", "", [(1.0, y), (2.0, 1.0)][: 1 + (kind == "curves")]) for panel, y in
+    series = [plots.PlotSeries(panel, "a", "", [(1.0, y), (2.0, 1.0)][: 1 + (kind == "curves")]) for panel, y in
               (("one", 1.0), ("two", 0.97))]  # fmt: skip
     plots.panels(series, "x", tmp_path / "x.png", plots.Axis("x"), plots.Axis("y", unit="%"), kind)
     assert [axes.get_ylim() for axes in drawn[0].axes if axes.lines] == [pytest.approx((0.95, 1.0))] * 2

@@ -285,7 +285,7 @@ MUTANTS = (
         "server-examples-unbounded",
         "a claim of examples counts, however large",
         GOSSIP,
-        (Edit(PLAUSIBLE + "Examples.refused", "test 2", "False"),),
+        (Edit(PLAUSIBLE + "ExampleClaims.refused", "test 2", "False"),),
         options("byzantine-examples", "weighting=examples"),
     ),
     Mutant(
