@@ -23,7 +23,7 @@ from edgegossip.gossip import topologies
 from edgegossip.gossip.order import with_order
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.training.base import plugin_facts
-from edgegossip.types import ConfigError, DecodeError, UsageError
+from edgegossip.types import ConfigError, DataError, DecodeError, UsageError
 
 EXAMPLE = Path(__file__).parents[1] / "examples/plugin"
 LAYOUT = Layout.of([TensorSpec("weight", (5, 8), True), TensorSpec("bias", (8,), True)])
@@ -147,7 +147,7 @@ class Kept:
 """
 
 
-def test_its_state_is_kept_in_a_checkpoint(install: Install) -> None:
+def test_its_state_is_kept_in_a_checkpoint(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install("kept_example", {"edgegossip.codecs": {"kept": "kept_example:FAMILY"}}, STATEFUL)
     from kept_example import Kept  # type: ignore[import-not-found]
 
@@ -157,6 +157,10 @@ def test_its_state_is_kept_in_a_checkpoint(install: Install) -> None:
     assert (type(back), back.count) == (Kept, 7)
     with pytest.raises(UsageError, match="count is a str"):
         to_bytes(replace(state, count="1"))
+    data = to_bytes(state)
+    monkeypatch.delattr("kept_example.Kept")
+    with pytest.raises(DataError, match="Kept that cannot be: .*has no attribute 'Kept'"):
+        from_bytes(data)
 
 
 @pytest.mark.parametrize(
@@ -177,6 +181,8 @@ def test_one_that_cannot_be_used_is_named_with_its_package(
     install(name, {"edgegossip.codecs": {"mine": f"{name}:MINE"}}, module)
     with pytest.raises(ConfigError, match=f"{name} 2.0.*{words}"):
         codecs.get("mine")
+    with pytest.raises(DecodeError, match="unknown codec id 40000"):
+        codecs.from_wire(40_000, b"")
 
 
 def test_two_packages_with_one_name_are_named_and_what_is_built_in_goes_first(install: Install) -> None:

@@ -99,8 +99,8 @@ class StateRegistry:
         entry = self._entries.get(name) or _foreign(*name.partition(_OF_PLUGIN)[::2])
         if entry is None:
             raise DataError(f"it holds a {name!r}, which this version of edgegossip does not know")
-        cls = getattr(import_module(entry.module), entry.attribute)
         try:
+            cls = getattr(import_module(entry.module), entry.attribute)
             if issubclass(cls, Enum):
                 return cls(found["value"])
             if entry.renamed:
@@ -113,7 +113,7 @@ class StateRegistry:
             return cls(**found) if entry.adapter is None else entry.adapter.from_fields(found, run)
         except DataError:
             raise
-        except (KeyError, TypeError, ValueError, AttributeError, EdgegossipError) as error:
+        except (ImportError, KeyError, TypeError, ValueError, AttributeError, EdgegossipError) as error:
             raise DataError(f"it holds a {name} that cannot be: {error}") from None
 
     def _check_names(self, name: str, cls: type, found: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ decode has a name and no id.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from numbers import Integral, Real
@@ -238,8 +239,11 @@ class Registry:
 
     def _foreign(self, codec_id: int) -> Family | None:
         """The family of another package whose bodies go by this number."""
-        families = (self.family(name) for name in plugins.names("codecs") if name not in self.families)
-        return next((one for one in families if one is not None and one.wire_id == codec_id), None)
+        for name in plugins.names("codecs"):
+            with suppress(ConfigError):  # one that cannot be used decodes nothing
+                if (family := self.family(name)) is not None and family.wire_id == codec_id:
+                    return family
+        return None
 
 
 def preset(name: str, family: Family, help: str, **defaults: Any) -> Family:

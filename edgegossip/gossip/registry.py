@@ -58,8 +58,8 @@ def get(name: str, **params: Any) -> GossipAlgorithm[Any]:
 
 
 def having(holds: Callable[[GossipAlgorithm[Any]], bool]) -> tuple[str, ...]:
-    """Return the names of the algorithms that are so."""
-    return tuple(name for name in names() if holds(get(name)))
+    """Return the names of the algorithms of this package that are so."""
+    return tuple(name for name in MADE_BY if holds(get(name)))
 
 
 def maker(name: str) -> Callable[..., Any]:
