@@ -159,7 +159,7 @@ OUTSIDE = {
     "int8": {"torch", "onnx", "onnxruntime", "onnxscript"},
     "training": {"torch", "tomli_w", "PIL", "pyarrow", "datasets", "flwr_datasets"},
     "accept": {"torch"},
-    "lab.bench": {"torch", "grpc", "psutil", "click"},
+    "lab.bench": {"torch", "grpc", "psutil", "click", "flwr"},
     "lab.sim": {"click"},
     "lab.faults": {"click", "pytest", "torch"},
     "lab.results": {

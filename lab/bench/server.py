@@ -16,13 +16,13 @@ from edgegossip import codecs
 from edgegossip.codecs.base import Ctx
 from edgegossip.engine.combine import Mean, WeightedUpdate
 from edgegossip.engine.server_frames import Channel
-from edgegossip.flower.stock_app import average_plain, plain_updates
 from edgegossip.frame import Aux, Kind
 from edgegossip.recipe import from_dict
 from edgegossip.telemetry.machine import environment
 from edgegossip.training import layout_of
 from edgegossip.types import EXIT_OK, ConfigError, HostError, RunError
 from lab.bench.cases import parse_codec, parse_size
+from lab.bench.stock_app import average_plain, plain_updates
 from lab.bench.tables import exit_code, machine_line, page, verdict_word, write_document
 from lab.bench.timing import in_turn
 

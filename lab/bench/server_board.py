@@ -32,7 +32,7 @@ def layout_of(values: int, tensors: int) -> Layout:
 
 class TrivialWorkload(Workload):
     """Changes every value a little, with torch in memory as on any board that trains, and keeps
-    nothing as large as the model, as its rival's app does not (flower/stock_app.py)."""
+    nothing as large as the model, as its rival's app does not (stock_app.py)."""
 
     def __init__(self, layout: Layout) -> None:
         import torch

@@ -114,8 +114,8 @@ def run_ours(load: Load) -> Figures:
 def run_stock(load: Load) -> Figures:
     """Run flower-superlink, flower-supernode and FedAvg as they come. Raises RunError when the run
     does not get on."""
-    from edgegossip.flower import stock_app
     from edgegossip.flower._private.runtime import start_run
+    from lab.bench import stock_app
 
     port = free_port("127.0.0.1", 0)
     with _folder() as folder:

@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from edgegossip import codecs, training
 from edgegossip import recipe as recipes
 from edgegossip.codecs import levels
-from edgegossip.codecs.convergence import ConvergenceRun, convex_bound, nonconvex_bound, nonconvex_rate
 from edgegossip.gossip import topologies
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.recipe import ModelSection
 from edgegossip.training import models
 from edgegossip.training.partition import by_skew
+from lab.papers.convergence import ConvergenceRun, convex_bound, nonconvex_bound, nonconvex_rate
 from lab.results.resumable import keep_part
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "pages" / "papers" / "computed.json"

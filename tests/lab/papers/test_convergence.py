@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from edgegossip.codecs import levels
-from edgegossip.codecs.convergence import ConvergenceRun, convex_bound, nonconvex_bound, nonconvex_rate
 from edgegossip.types import UsageError
+from lab.papers.convergence import ConvergenceRun, convex_bound, nonconvex_bound, nonconvex_rate
 
 GRID = levels.geometric_levels(6, 0.5).astype(np.float64)
 D, K, NOISE = 32, 4, 1.0
