@@ -9,9 +9,9 @@ With p = 1/2 and the L2 norm, E||Q(v) - v||^2 <= eps_Q ||v||^2 (equation 2;
 in.
 
 p = 1/2 gains nothing from 8 bits over 4 (most of the 126 levels lie where there is nothing), so
-`ratio` defaults to 0.5 up to 4 bits and to 0.9 beyond; `levels.optimal_ratio(s, bucket)` is the p
-with the smallest worst-case variance. Deviations: the paper encodes by Elias codes only; here that
-is `stage = "elias"`, and E-ElastiQuant's Huffman codes are `stage = "huffman"`. A bucket's norm
+`ratio` defaults to 0.5 up to 4 bits and to 0.9 beyond; lab/papers/bounds.py has the p with the
+smallest worst-case variance. Deviations: the paper encodes by Elias codes only; here that is
+`stage = "elias"`, and E-ElastiQuant's Huffman codes are `stage = "huffman"`. A bucket's norm
 travels in 16 bits, rounded up, as in uniform.py; that of a tensor (bucket 0) as float32.
 """
 

@@ -28,6 +28,7 @@ from edgegossip.layout import Layout, TensorSpec
 from edgegossip.recipe import ModelSection
 from edgegossip.training import models
 from edgegossip.training.partition import by_skew
+from lab.papers import bounds
 from lab.papers.convergence import ConvergenceRun, convex_bound, nonconvex_bound, nonconvex_rate
 from lab.results.resumable import keep_part
 
@@ -104,7 +105,7 @@ def lengths() -> Iterator[Row]:
         for law, x in laws.items():
             bodies = (codec.encode(x.astype(np.float32), codec.init(layout), codecs.Ctx(key, 0)) for key in range(KEYS))
             found = float(np.mean([8 * memoryview(body).nbytes for body, _ in bodies]))
-            yield {"s": s, "d": BUCKET, "law": law, "bits": found, "bound": levels.length_bound(s, BUCKET)}
+            yield {"s": s, "d": BUCKET, "law": law, "bits": found, "bound": bounds.length_bound(s, BUCKET)}
 
 
 def convergence() -> Iterator[Row]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from edgegossip.codecs import claims, levels
 from edgegossip.codecs.levels import LevelRule
 from edgegossip.types import UsageError
+from lab.papers import bounds
 
 RULE = LevelRule(s0=4, eta0=0.1, f0=2.0)
 
@@ -162,7 +163,7 @@ def test_no_vector_is_worse_than_the_worst_case(grid: np.ndarray, d: int, seed: 
     largest = size / size.max()
     assert spread(grid, largest).sum() / (largest**2).sum() <= bound + 1e-12
     counts = np.histogram(np.minimum(r, 1), grid)[0]
-    assert variance <= levels.bin_bound(grid, counts.tolist()) + 1e-9
+    assert variance <= bounds.bin_bound(grid, counts.tolist()) + 1e-9
 
 
 @pytest.mark.parametrize(("s", "p"), [(1, 0.5), (2, 0.3), (3, 0.5), (2, 0.8), (6, 0.5), (6, 0.9)])
@@ -218,7 +219,7 @@ def test_qsgd_lies_below_its_own_lemma() -> None:
 @pytest.mark.no_cover
 @pytest.mark.parametrize(("s", "d"), [(2, 100), (6, 512), (8, 10**4), (126, 512)])
 def test_the_optimal_ratio_beats_every_other(s: int, d: int) -> None:
-    best = levels.optimal_ratio(s, d)
+    best = bounds.optimal_ratio(s, d)
     bound = levels.worst_case_variance(levels.geometric_levels(s, best), d)
     for p in np.linspace(0.51 if s == 126 else 0.01, 0.995, 40):
         assert bound <= levels.worst_case_variance(levels.geometric_levels(s, float(p)), d) * (1 + 1e-3)
@@ -226,10 +227,10 @@ def test_the_optimal_ratio_beats_every_other(s: int, d: int) -> None:
 
 @pytest.mark.no_cover
 def test_the_optimal_ratio_falls_with_d_and_rises_with_s() -> None:
-    by_d = [levels.optimal_ratio(6, d) for d in (10**2, 10**6)]
-    by_s = [levels.optimal_ratio(s, 10**4) for s in (2, 8)]
+    by_d = [bounds.optimal_ratio(6, d) for d in (10**2, 10**6)]
+    by_s = [bounds.optimal_ratio(s, 10**4) for s in (2, 8)]
     assert by_d == sorted(by_d, reverse=True) and by_s == sorted(by_s)
-    assert abs(levels.optimal_ratio(6, 512) - 0.5) < 0.01  # the paper's p = 1/2 is right for 4 bits and buckets of 512
+    assert abs(bounds.optimal_ratio(6, 512) - 0.5) < 0.01  # the paper's p = 1/2 is right for 4 bits and buckets of 512
 
 
 def omega_bits(k: int) -> int:
@@ -254,11 +255,11 @@ def test_the_reading_of_the_o_1_terms() -> None:
 
 def test_equation_3_needs_its_assumption() -> None:
     with pytest.raises(UsageError, match="equation 3 needs"):
-        levels.length_bound(6, 512)
+        bounds.length_bound(6, 512)
     with pytest.raises(UsageError, match="equation 3 needs"):
-        levels.length_bound(30000, 512)
-    assert levels.length_bound(6, 65536) < levels.length_bound(6, 2 * 65536)
-    assert levels.length_bound(5, 65536) < levels.length_bound(6, 65536)
+        bounds.length_bound(30000, 512)
+    assert bounds.length_bound(6, 65536) < bounds.length_bound(6, 2 * 65536)
+    assert bounds.length_bound(5, 65536) < bounds.length_bound(6, 65536)
 
 
 @pytest.mark.parametrize("d", [8, 64, 512, 4096])
@@ -278,12 +279,12 @@ def test_arguments_that_make_no_sense() -> None:
         lambda: levels.worst_case_variance([0.1, 1], 10),
         lambda: levels.worst_case_variance([0, 0.7, 0.6, 1], 10),
         lambda: levels.worst_case_variance([0, math.nan, 1], 10),
-        lambda: levels.bin_bound([0, 0.5, 1], [1]),
+        lambda: bounds.bin_bound([0, 0.5, 1], [1]),
         lambda: levels.uniform_levels(0),
         lambda: levels.normal_variance([0, 0.5], 10),
         lambda: levels.normal_variance([0, 1], 0),
-        lambda: levels.optimal_ratio(0, 512),
-        lambda: levels.length_bound(0, 512),
+        lambda: bounds.optimal_ratio(0, 512),
+        lambda: bounds.length_bound(0, 512),
     ):
         with pytest.raises(UsageError):
             call()

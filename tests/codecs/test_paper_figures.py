@@ -18,6 +18,7 @@ from edgegossip.codecs import claims, levels
 from edgegossip.codecs.gennorm_tables import OPTIMA
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import Vec
+from lab.papers import bounds
 from tests.codecs import gennorm_oracle as oracle
 
 N = 1 << 17
@@ -74,7 +75,7 @@ def test_the_mean_elias_stream_is_below_equation_3(beta: float) -> None:
     codec = codecs.get("elastiquant", bits=4, bucket=0, stage="elias")
     sizes = [send(codec, x, layout, key)[0] for key in range(1, 6)]
     head = 8 * 16  # coder, length and number of nonzeros, which the equation leaves out
-    assert np.mean(sizes) <= levels.length_bound(6, d) + head
+    assert np.mean(sizes) <= bounds.length_bound(6, d) + head
 
 
 def test_co3_takes_two_bits_and_a_fifth_at_beta_six_tenths(vector: Vec) -> None:
