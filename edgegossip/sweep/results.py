@@ -12,11 +12,10 @@ import fcntl
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
-from edgegossip.files import write_atomic
 from edgegossip.telemetry.sinks import write_all
 from edgegossip.types import HostError
 
@@ -97,24 +96,6 @@ class ResultStore:
     def __exit__(self, *_: object) -> None:
         os.close(self._file)
         os.close(self._lock)
-
-
-def read_list(path: Path) -> list[Result]:
-    """Read results that `write_list` wrote, in their order; none where there is no file.
-
-    Such a file is for results that are few, and published with the table that is made of them.
-    """
-    results: list[Result] = json.loads(path.read_text()) if path.exists() else []
-    return results
-
-
-def write_list(path: Path, results: Sequence[Result]) -> None:
-    """Write results as one list, in place of what the file held. Raises HostError."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise HostError(f"cannot make the folder {path.parent}: {error.strerror}") from None
-    write_atomic(path, (json.dumps(list(results), indent=1) + "\n").encode())
 
 
 def plain(value: Any) -> Any:

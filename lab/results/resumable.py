@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgegossip.files import write_atomic
-from edgegossip.sweep.results import Result, read_list, write_list
+from edgegossip.sweep.results import Result
 from edgegossip.telemetry.machine import environment, result_source
 
 SOURCE = result_source()  # of the code that is loaded, not of what comes to lie there meanwhile
@@ -20,7 +20,9 @@ SOURCE = result_source()  # of the code that is loaded, not of what comes to lie
 
 def finished(out: Path) -> list[Result]:
     """Return the results that a former call left beside `out`, without those that failed."""
-    return [result for result in read_list(out.with_suffix(".json")) if "failed" not in result]
+    path = out.with_suffix(".json")
+    results: list[Result] = json.loads(path.read_text()) if path.exists() else []
+    return [result for result in results if "failed" not in result]
 
 
 def write(out: Path, results: Sequence[Result], title: str, script: str, text: str) -> None:
@@ -38,7 +40,9 @@ def write(out: Path, results: Sequence[Result], title: str, script: str, text: s
 def write_page(out: Path, results: Sequence[Result], page: str) -> None:
     """Write the results as JSON beside `out`, each with its source, and `out` as it is. A page that
     has a template is made of that by results.py instead."""
-    write_list(out.with_suffix(".json"), [{**result, "source": result.get("source", SOURCE)} for result in results])
+    rows = [{**result, "source": result.get("source", SOURCE)} for result in results]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(out.with_suffix(".json"), (json.dumps(rows, indent=1) + "\n").encode())
     if not out.with_suffix(".md.in").exists():
         write_atomic(out, page.encode())
 
