@@ -200,7 +200,9 @@ def test_it_is_installed_into_an_empty_environment_and_its_own_tests_pass(tmp_pa
     python, source = str(tmp_path / "venv/bin/python"), tmp_path / "plugin"
     (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
     below = [path for path in sys.path if path.endswith("site-packages")]
-    (site / "below.pth").write_text("\n".join([*below, str(EXAMPLE.parents[1])]) + "\n")
+    lines = [f"import site; site.addsitedir({path!r})" for path in below]  # with what is editable there
+    (site / "below.pth").write_text("\n".join(lines) + "\n")
     shutil.copytree(EXAMPLE, source)
+    shutil.rmtree(site / "setuptools", ignore_errors=True)  # Python 3.11's own, too old to make a wheel
     for words in (["pip", "install", "--quiet", "--no-deps", "--no-build-isolation"], ["pytest", "-q"]):
         subprocess.run([python, "-m", *words, str(source)], check=True, cwd=source)

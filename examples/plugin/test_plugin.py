@@ -29,6 +29,7 @@ def test_boards_come_nearer_and_their_mean_stays():
     algorithm, graph, names = gossip.get("calm-sgd"), topologies.get("wheel", 4), ("a", "b", "c", "d")
     x = np.random.default_rng(0).normal(size=(4, LAYOUT.size)).astype(np.float32)
     views = [NodeView(n, names, graph, LAYOUT, codecs.get("log8"), bytes(16), 0, 60.0, boot=1) for n in names]
+    idle = LocalUpdate(np.zeros(LAYOUT.size, np.float32), loss=1.0, lr=0.1, examples=8, steps=1)
     states, mail = [algorithm.init(x[i], view) for i, view in enumerate(views)], []
 
     def go(i, outcome):
@@ -39,7 +40,7 @@ def test_boards_come_nearer_and_their_mean_stays():
         go(i, algorithm.start(states[i]))
     for _ in range(5):
         for i in range(4):
-            go(i, algorithm.step(states[i], LocalUpdate(np.zeros(LAYOUT.size, np.float32), 1.0, 0.1)))
+            go(i, algorithm.step(states[i], idle))
         while mail:
             to, message = mail.pop(0)
             go(to, algorithm.receive(states[to], message))
