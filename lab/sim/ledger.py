@@ -45,8 +45,9 @@ class Account:
     weight: float
     incarnations: list[int]  # by peer: which of its incarnations our totals belong to
     # By peer: session and number of the exchange that is open. What is asked right after a
-    # checkpoint is in that: until the next one the two share it.
+    # checkpoint is in that: checkpoints of one state share it with the account until the next.
     asked: dict[int, tuple[float, int]] = field(default_factory=dict)
+    saved: Any = None  # the state that was saved last
     memory: tuple[NDArray[np.float64], ...] | None = ()  # the outer optimiser's; empty: nothing; None: not known
     shown: Vec | None = None  # float32[n], to training, in this round
     round: Round = 0
@@ -116,10 +117,11 @@ class Ledger:
 
     # -- pairwise exchanges, and an outer optimiser
 
-    def noted(self, node: int) -> Account:
-        """Return what a checkpoint has of the node's account."""
+    def noted(self, node: int, state: Any) -> Account:
+        """Return what a checkpoint of this state has of the node's account."""
         account = self.accounts[node]
-        account.asked = dict(account.asked)
+        if account.saved is not state:
+            account.asked, account.saved = dict(account.asked), state
         return account.copy()
 
     def asks(self, node: int, peer: int, frame: Frame) -> None:

@@ -350,7 +350,7 @@ class World(NodeEnvironment):
         self._mixed[node.index] = None
         if fault := self.ledger.followed(node.index, state):
             self.violate("outer", node.index, fault)
-        saved = Saved(state, self.algorithm.round(state), self.ledger.noted(node.index))
+        saved = Saved(state, self.algorithm.round(state), self.ledger.noted(node.index, state))
         when = self._durable_s[node.index] = max(self.clock.now + node.disk.slow_s, self._durable_s[node.index])
         if when > self.clock.now:
             self.clock.at(when, self._written, node, node.process, saved)
