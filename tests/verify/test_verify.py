@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from edgegossip import codecs, verify
-from edgegossip.codecs import claims, levels
+from edgegossip.codecs import levels
 from edgegossip.codecs.checks import require_input, require_out, write
 from edgegossip.codecs.claims import Claims
-from edgegossip.layout import Layout, TensorSpec
+from edgegossip.layout import Layout
 from edgegossip.types import DecodeError, UsageError, Vec
 
 S = 3
@@ -256,11 +256,3 @@ def test_the_trial_has_exactly_the_size(size: int) -> None:
 def test_every_codec_keeps_what_it_claims(name: str) -> None:
     report = verify.verify(codecs.get(name), name, size=16384, draws=24, rebuild=codecs.from_wire)
     assert report.passed, [check for check in report.checks if check.passed is False]
-
-
-def test_claims_of_buckets() -> None:
-    layout = Layout.of([TensorSpec("a", (600,)), TensorSpec("b", (3,))])
-    assert claims.largest_bucket(layout, 512) == 512
-    assert claims.largest_bucket(layout, 1024) == 600
-    assert claims.largest_bucket(layout, 0) == 600
-    assert claims.largest_bucket(Layout.of([TensorSpec("a", (0,))]), 0) == 1
