@@ -40,15 +40,11 @@ from edgegossip.types import DecodeError, Vec
 
 _KEY_MASK = 2**64 - 1
 _SLACK = 1 - 1e-12
-_FEW = 8  # tensors that are sooner counted one by one than all at once
 
 
 def counts(layout: Layout, ratio: float) -> sparse.Counts:
     """Return int64[tensors]: k = max(1, ceil(ratio n)) of every tensor, 0 of an empty one; `ratio`
     from 0 to 1."""
-    if len(layout.tensors) <= _FEW:
-        few = [(t.size, math.ceil(t.size * ratio * _SLACK)) for t in layout.tensors]
-        return np.array([min(max(wanted, 1), size) for size, wanted in few], np.int64)
     sizes = np.diff(layout.offsets)
     wanted = np.ceil(sizes * ratio * _SLACK).astype(np.int64)
     return np.minimum(np.maximum(wanted, 1), sizes)

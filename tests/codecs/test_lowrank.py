@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip import codecs
-from edgegossip.codecs.keys import tensor_key, uniform_words
 from edgegossip.codecs.lowrank import MAX_SIDE, Band, bands, probabilities, unfolded
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import DecodeError
@@ -44,22 +43,6 @@ def test_what_is_a_matrix():
         (6, 64, 10),
     ]
     assert [(t.start, t.size) for t in plan] == [(0, 1080), (1080, 40), (1120, 1), (1121, 9), (1130, 50), (1180, 640)]
-
-
-def test_uniform_words_are_the_kernels_numbers_wherever_they_start():
-    """Element by element, from the format's definition."""
-    key = tensor_key(0x1234_5678_9ABC_DEF0, 3)
-
-    def word(i):
-        x = (i // 2 * 0x9E3779B9 + (key & 0xFFFFFFFF)) % 2**32
-        x = ((x ^ x >> 16) * 0x7FEB352D + (key >> 32)) % 2**32
-        x = (x ^ x >> 15) * 0x846CA68B % 2**32
-        x ^= x >> 16
-        return x if i % 2 == 0 else (x << 16 | x >> 16) % 2**32
-
-    for first in (0, 1, 512, 10**10 + 1):
-        assert uniform_words(key, first, 9).tolist() == [word(first + i) for i in range(9)]
-    assert uniform_words(key, 3, 0).size == 0
 
 
 @pytest.mark.parametrize("shape", [(30, 50), (50, 30), (20, 4, 3, 3)])

@@ -57,9 +57,9 @@ def check(q, n, density, choice, seed, norms):
     x, scales = exact(q, levels, signs)
     if norms:
         x += np.float32(0.01) * (np.arange(n) % 3 == 0)
-        scales = quantise.norms(x, q.bucket)
+        scales = sections.norms(x, q.bucket)
     body = encode(q, x, choice, None if norms else scales)
-    assert len(body) <= coding.bound(n, q, choice)
+    assert len(body) <= sections.bound(n, q, choice)
     assert choice == "elias" or len(body) <= raw_size(q, n)
     expected = sections.values_of(q, x, scales)
     if not norms and q.kind is not quantise.LevelKind.SIGN:

@@ -139,12 +139,10 @@ def test_every_scale_of_a_bucket():
 
 def call(**changes):
     q, n = changes.pop("q", Q4), changes.pop("n", 4)
-    room = changes.pop("room", coding.bound(n, q, "auto"))
-    scales = changes.pop("scales", None)
-    state = changes.pop("state", coding.new_state())
-    return coding.encode(
-        q, np.ones(n, np.float32), 1, "auto", state, np.empty(room, np.uint8), scales=scales, **changes
-    )
+    offsets, state = np.array([0, n]), changes.pop("state", coding.new_state())
+    room = np.empty(changes.pop("room", coding.bound_of(offsets, q, "auto")), np.uint8)
+    changes["preferred"] = np.array([changes.pop("preferred", -1)])
+    return coding.encode_all(q, np.ones(n, np.float32), offsets, [1], "auto", state, room, **changes)
 
 
 @pytest.mark.parametrize(
@@ -195,9 +193,9 @@ def test_callers_mistakes_of_decoding():
         with pytest.raises(ValueError, match="offsets must start at 0|out must have 4 elements"):
             decode(Q4, body, n, out)
     with pytest.raises(ValueError, match="offsets must start at 0"):
-        coding.bound(-1, Q4, "raw")
+        sections.bound(-1, Q4, "raw")
     with pytest.raises(ValueError, match="choice must be 0 to 3"):
         coding._native.coding_bound(Q4.spec, np.array([0, 1]), 1, 5)
-    assert coding.bound(0, Q4, "auto") == 0
+    assert sections.bound(0, Q4, "auto") == 0
     assert decode(Q4, body, 0) == 0
     assert decode(Q4, body, 4, at=len(body)) == ENDS_EARLY

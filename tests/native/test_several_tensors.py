@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from edgegossip import native
 from edgegossip.native import coding
 from edgegossip.native.quantise import Quantiser
-from tests.native.sections import geometric, log2, uniform
+from tests.native.sections import decode, geometric, log2, uniform
 
 ISAS = native.available_isas()
 HUFFMAN = 1
@@ -48,7 +48,7 @@ def section_starts(q, body, offsets):
         n = int(offsets[k + 1] - offsets[k])
         starts.append(position if n else -1)
         if n:
-            position = coding.decode(q, body, position, n, state, None)
+            position = decode(q, body, n, at=position, state=state)
             assert position > 0
     assert position == len(body)
     return starts
