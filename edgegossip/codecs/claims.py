@@ -267,29 +267,11 @@ _RULES: Mapping[str, Callable[[Any, Vec, Layout], Claims]] = {
 }
 
 
-# What stochastic rounding to a list of levels costs a given vector: its exact variance and the
-# entropy of its codes. Nothing is drawn: both are expectations over the rounding, by the formula;
-# `levels.py` has the bounds over all vectors. Definitions: a bucket's norm N (L2 or L-infinity), r
-# = |v_i| / N, levels 0 = l_0 < ... < 1; r between two of them goes up with probability (r - l_j) /
-# (l_(j+1) - l_j). The variance of a value is N^2 (l_(j+1) - r)(r - l_j).
+# The entropy of a given vector's codes. Nothing is drawn: it is an expectation over the rounding.
+# Definitions: a bucket's norm N (L2 or L-infinity), r = |v_i| / N, levels 0 = l_0 < ... < 1; r
+# between two of them goes up with probability (r - l_j) / (l_(j+1) - l_j).
 
 Norm: TypeAlias = Literal["l2", "linf"]
-
-
-def normalized_variance(
-    levels: Sequence[float] | NDArray[np.floating], x: Vec, bucket: int = 0, norm: Norm = "l2"
-) -> float:
-    """Return E||Q(x) - x||^2 / ||x||^2 of float32[n] in buckets of `bucket` values (0: one bucket);
-    0 for a vector of zeros.
-
-    Raises UsageError unless the levels increase from 0 to 1.
-    """
-    grid = require_levels(levels)
-    error = square = 0.0
-    for r, low, size in _intervals(grid, x, bucket, norm):
-        error += float((size**2 * (grid[low + 1] - r) * (r - grid[low])).sum())
-        square += float((size**2 * r**2).sum())
-    return error / square if square else 0.0
 
 
 def code_entropy(levels: Sequence[float] | NDArray[np.floating], x: Vec, bucket: int = 0, norm: Norm = "l2") -> float:
@@ -299,7 +281,7 @@ def code_entropy(levels: Sequence[float] | NDArray[np.floating], x: Vec, bucket:
     grid = require_levels(levels)
     counts = np.zeros((2, grid.size))  # by sign and level
     at = 0
-    for r, low, _ in _intervals(grid, x, bucket, norm):
+    for r, low in _intervals(grid, x, bucket, norm):
         r, low = r.ravel(), low.ravel()
         up = (r - grid[low]) / (grid[low + 1] - grid[low])
         negative = np.signbit(x[at : at + r.size]).astype(np.int64)
@@ -321,9 +303,9 @@ def entropy_bits(counts: ArrayLike) -> float:
 
 def _intervals(
     grid: NDArray[np.float64], x: Vec, bucket: int, norm: Norm
-) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]]:
-    """r, the level at or below it and the norm, float64[buckets, b] each, some buckets at a time;
-    then the last, shorter bucket."""
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
+    """r and the level at or below it, float64[buckets, b] each, some buckets at a time; then the
+    last, shorter bucket."""
     width = bucket or max(x.size, 1)
     step = max(1, CHUNK_VALUES // width) * width
     whole = x.size // width * width
@@ -334,4 +316,4 @@ def _intervals(
         size = np.abs(x[part].astype(np.float64)).reshape(-1, min(width, part.stop - part.start))
         n = np.sqrt((size**2).sum(1, keepdims=True)) if norm == "l2" else size.max(1, keepdims=True)
         r = np.minimum(np.divide(size, n, out=np.zeros_like(size), where=n > 0), 1.0)
-        yield r, np.minimum(np.searchsorted(grid, r, side="right") - 1, grid.size - 2), n
+        yield r, np.minimum(np.searchsorted(grid, r, side="right") - 1, grid.size - 2)

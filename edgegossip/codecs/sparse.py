@@ -33,7 +33,7 @@ from typing_extensions import override
 
 from edgegossip.codecs.base import Body, Codec, Ctx, StatelessCodec
 from edgegossip.codecs.checks import flat, nonfinite, require_finite, require_out
-from edgegossip.codecs.registry import Family, Param, check_fields, without_params
+from edgegossip.codecs.registry import Family, Param, check_fields
 from edgegossip.layout import Layout
 from edgegossip.native import half, sparse
 from edgegossip.types import DecodeError, Vec
@@ -245,26 +245,13 @@ _DGC_PARAMS = (
 )
 
 FAMILIES = (
-    Family(
-        "topk",
-        TopK,
-        "the largest values of every tensor, exact",
-        (RATIO, VALUES),
-        wire_id=TopK.wire_id,
-        from_params=without_params("topk", TopK),
-    ),
+    Family("topk", TopK, "the largest values of every tensor, exact", (RATIO, VALUES), wire_id=TopK.wire_id),
     Family(
         "randk",
         RandK,
         "random values of every tensor, unbiased, without positions",
         (RATIO, VALUES, _UNBIASED),
         wire_id=RandK.wire_id,
-        from_params=without_params("randk", RandK),
     ),
-    Family(
-        "dgc",
-        Dgc,
-        "top-k with momentum correction, masking, clipping and warm-up of the ratio",
-        _DGC_PARAMS,
-    ),
+    Family("dgc", Dgc, "top-k with momentum correction, masking, clipping and warm-up of the ratio", _DGC_PARAMS),
 )

@@ -27,12 +27,7 @@ def huffman_lengths(weights: ArrayLike) -> NDArray[np.int64]:
     return lengths
 
 
-def bits_per_code(weights: ArrayLike, probabilities: ArrayLike) -> float:
-    """Mean bits a code when words are made for `weights`."""
-    return float(huffman_lengths(weights) @ np.asarray(probabilities))
-
-
 def pair_bits_per_code(weights: ArrayLike, probabilities: ArrayLike) -> float:
-    """The same when two codes share a word, their weights multiplied."""
+    """Mean bits a code when words are made for `weights` of pairs, multiplied."""
     pairs = np.outer(weights, weights).ravel()
     return float(huffman_lengths(pairs) @ np.outer(probabilities, probabilities).ravel()) / 2

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgegossip import codecs
-from edgegossip.codecs.feedback import ErrorFeedback, error_feedback
+from edgegossip.codecs.feedback import ErrorFeedback
 from edgegossip.codecs.quantised import Reader
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import ConfigError, UsageError
@@ -49,7 +49,7 @@ def test_a_sum_of_messages_approaches_the_sum_of_inputs() -> None:
 
 
 def test_old_states_stay_as_they_were() -> None:
-    codec = error_feedback(codecs.get("minmax8"))
+    codec = codecs.error_feedback(codecs.get("minmax8"))
     first, second = vectors(2)
     _, state = codec.encode(first, codec.init(LAYOUT), codecs.Ctx(key=1, round=0))
     kept = state.memory.copy()
@@ -133,7 +133,7 @@ def test_a_bad_inner_codec(value: object, message: str) -> None:
 def test_wrappers_hide_nothing(wrap: str, at: str, inner: object, message: str) -> None:
     wrapped = codecs.get(wrap, **{"codec": "fp16", at: inner})
     with pytest.raises(ConfigError, match=f"^codec error-feedback: {message}"):
-        error_feedback(wrapped)
+        codecs.error_feedback(wrapped)
     with pytest.raises(ConfigError, match=f"^codec error-feedback: {message}"):
         codecs.get("error-feedback", codec={"name": wrap, at: inner})
 
@@ -143,13 +143,13 @@ def test_a_codecs_wrapper_of_ones_own_hides_nothing_either() -> None:
         name, codec = "own", codecs.get("small-tensors", codec="dgc")
 
     with pytest.raises(ConfigError, match="^codec error-feedback: dgc has a memory of its own"):
-        error_feedback(Own())  # type: ignore[type-var]
+        codecs.error_feedback(Own())  # type: ignore[type-var]
 
 
 def test_codecs_with_memory_may_be_chosen_by_tensor() -> None:
     for inner in ("dgc", "co3", "error-feedback"):
         codecs.get("small-tensors", codec=inner)
-    error_feedback(codecs.get("small-tensors", codec={"name": "co3", "gamma": 0.0}, other="fp16"))
+    codecs.error_feedback(codecs.get("small-tensors", codec={"name": "co3", "gamma": 0.0}, other="fp16"))
 
 
 GROWING = [
@@ -188,7 +188,7 @@ def relative_memory(codec: codecs.Codec[Any], messages: int, decay: float = 1.0)
 def test_codecs_whose_memory_grows_without_end_are_refused(name: str, params: dict[str, Any]) -> None:
     codec = codecs.get(name, **params)
     with pytest.raises(ConfigError, match="has too few levels for buckets of [0-9]+ values: the error would grow"):
-        error_feedback(codec)
+        codecs.error_feedback(codec)
     norms = relative_memory(codec, 60)
     assert norms[59] > 3 * norms[29] > 9 * norms[9]
 
@@ -196,7 +196,7 @@ def test_codecs_whose_memory_grows_without_end_are_refused(name: str, params: di
 @pytest.mark.parametrize(("name", "params", "most"), BOUNDED, ids=str)
 def test_codecs_whose_memory_stays_small_are_taken(name: str, params: dict[str, Any], most: float) -> None:
     codec = codecs.get(name, **params)
-    assert error_feedback(codec).codec is codec
+    assert codecs.error_feedback(codec).codec is codec
     assert max(relative_memory(codec, 60)) < most
 
 
@@ -204,14 +204,14 @@ def test_dither_in_so_many_bytes_is_refused_as_its_error_is_open() -> None:
     few = codecs.get("dither", bytes=300)
     assert relative_memory(few, 12)[11] > 1e3
     with pytest.raises(ConfigError, match="dither has an error that follows from its bytes, .*; take deadzone"):
-        error_feedback(few)
+        codecs.error_feedback(few)
     for bounded in (codecs.get("dither", step=1.0), codecs.get("deadzone", bytes=300)):
-        assert max(relative_memory(error_feedback(bounded).codec, 60)) < 8
+        assert max(relative_memory(codecs.error_feedback(bounded).codec, 60)) < 8
 
 
 def test_a_smaller_decay_bounds_what_would_grow() -> None:
     codec = codecs.get("4-bit-qsgd")
-    assert error_feedback(codec, 0.7).decay == 0.7
+    assert codecs.error_feedback(codec, 0.7).decay == 0.7
     assert max(relative_memory(codec, 60, 0.7)) < 4
 
 
@@ -223,4 +223,4 @@ def test_what_cannot_have_feedback() -> None:
         codecs.get("error-feedback", codec="randk")
     codecs.get("error-feedback", codec={"name": "randk", "unbiased": False})
     with pytest.raises(ConfigError, match="decay = 7.0 is outside 0.0 to 1.0"):
-        error_feedback(codecs.get("fp16"), 7.0)
+        codecs.error_feedback(codecs.get("fp16"), 7.0)

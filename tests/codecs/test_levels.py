@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgegossip.codecs import claims, levels
+from edgegossip.codecs import levels
 from edgegossip.codecs.levels import LevelRule
 from edgegossip.types import UsageError
 from lab.papers import bounds
@@ -43,20 +42,13 @@ def test_the_level_rule(loss: float, lr: float, expected: int) -> None:
     assert levels.levels_for(RULE, loss, lr) == expected
 
 
-def test_a_ratio_of_rates_that_underflows_asks_for_one_level() -> None:
-    assert levels.levels_for(LevelRule(s0=4, eta0=1e10, f0=2.0), 1e-320, 1e-320) == 1
-
-
 @pytest.mark.parametrize(
     ("rule", "loss", "lr", "expected"),
     [
         (LevelRule(4, 1e-300, 1e-300), 1e300, 1e300, 32767),  # 4 * 1e600 * 1e-300
-        (LevelRule(4, 1e-300, 1e-300), 1e300, 1e-300, 1),
-        (LevelRule(4, 1e300, 1e-300), 1e300, 1e300, 1),
         (LevelRule(4, 1e-150, 1e-300), 1e100, 3e50, 12),  # f0 / loss is 0 in float64: 4 * 3e200 * sqrt(1e-400)
         (LevelRule(4, 1e160, 1e300), 1e-30, 1e-5, 4),  # f0 / loss is infinite: 4 * 1e-165 * 1e165
-        (LevelRule(32767, 5e-324, 5e-324), 1.7e308, 5e-324, 1),
-        (LevelRule(1, 5e-324, 1.7e308), 5e-324, 1.7e308, 32767),
+        (LevelRule(4, 1e10, 2.0), 1e-320, 1e-320, 1),
     ],
 )
 def test_quotients_beyond_float64(rule: LevelRule, loss: float, lr: float, expected: int) -> None:
@@ -210,12 +202,6 @@ def test_the_worst_case_of_one_interval_in_closed_form() -> None:
     assert levels.worst_case_variance([0, 1], 1) <= 0.25
 
 
-def test_qsgd_lies_below_its_own_lemma() -> None:
-    """Alistarh et al. 2017, lemma 3.1: min(d / s^2, sqrt(d) / s)."""
-    for s, d in itertools.product((1, 2, 7, 127), (1, 64, 512, 8192)):
-        assert levels.worst_case_variance(levels.uniform_levels(s), d) <= min(d / s**2, math.sqrt(d) / s)
-
-
 @pytest.mark.no_cover
 @pytest.mark.parametrize(("s", "d"), [(2, 100), (6, 512), (8, 10**4), (126, 512)])
 def test_the_optimal_ratio_beats_every_other(s: int, d: int) -> None:
@@ -233,26 +219,6 @@ def test_the_optimal_ratio_falls_with_d_and_rises_with_s() -> None:
     assert abs(bounds.optimal_ratio(6, 512) - 0.5) < 0.01  # the paper's p = 1/2 is right for 4 bits and buckets of 512
 
 
-def omega_bits(k: int) -> int:
-    bits = 1
-    while k > 1:
-        bits += k.bit_length()
-        k = k.bit_length() - 1
-    return bits
-
-
-def test_the_reading_of_the_o_1_terms() -> None:
-    def a(k: int) -> float:
-        return math.log2(k) + 2.7 * math.log2(1 + math.log2(k))
-
-    assert [omega_bits(k) for k in (1, 2, 3, 4, 7, 8, 16)] == [1, 3, 3, 6, 6, 7, 11]
-    assert all(omega_bits(k) <= 1 + a(k) for k in range(1, 70_000))
-    assert all(
-        omega_bits(1 << b) <= 1 + a(1 << b) for b in range(1, 500)
-    )  # a power of two is the hardest of its length
-    assert 1 + math.log2(2**16) + 2.69 * math.log2(17) < omega_bits(2**16)
-
-
 def test_equation_3_needs_its_assumption() -> None:
     with pytest.raises(UsageError, match="equation 3 needs"):
         bounds.length_bound(6, 512)
@@ -267,7 +233,7 @@ def test_equation_3_needs_its_assumption() -> None:
 def test_the_variance_of_normal_values_is_that_of_drawn_ones(grid: Sequence[float], d: int) -> None:
     x = np.random.default_rng(d).standard_normal(d * 400).astype(np.float32)
     assert levels.normal_variance(grid, d) == pytest.approx(
-        claims.normalized_variance(grid, x, d), rel=0.02 if d >= 64 else 0.15
+        bounds.normalized_variance(grid, x, d), rel=0.02 if d >= 64 else 0.15
     )
 
 

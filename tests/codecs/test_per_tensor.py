@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgegossip import codecs
-from edgegossip.codecs.per_tensor import Rule, per_tensor
+from edgegossip.codecs.per_tensor import Rule
 from edgegossip.layout import SUMS, Layout, TensorSpec
 from edgegossip.types import ConfigError, DecodeError, UsageError
 
@@ -39,7 +39,7 @@ def test_names_by_pattern() -> None:
 
 
 def test_any_choice_of_several_codecs() -> None:
-    codec = per_tensor([codecs.get("fp32"), codecs.get("fp16"), codecs.get("minmax8")], lambda t: t.size % 3)
+    codec = codecs.by_tensor([codecs.get("fp32"), codecs.get("fp16"), codecs.get("minmax8")], lambda t: t.size % 3)
     y = codec.decode(encode(codec), LAYOUT)
     again = codecs.from_wire(codec.wire_id, codec.wire_params())
     np.testing.assert_array_equal(again.decode(encode(codec), LAYOUT), y)
@@ -58,14 +58,14 @@ def test_runs_of_one_random_codec_do_not_share_their_random_numbers() -> None:
 
 @pytest.mark.parametrize("choice", [3, -1, 300, 1.0, None, "0"])
 def test_a_choice_that_is_no_codec_names_the_tensor(choice: Any) -> None:
-    codec = per_tensor([codecs.get("fp32"), codecs.get("fp16")], lambda t: choice if t.name == "fc.weight" else 0)
+    codec = codecs.by_tensor([codecs.get("fp32"), codecs.get("fp16")], lambda t: choice if t.name == "fc.weight" else 0)
     with pytest.raises(UsageError, match="^codec per-tensor: the choice for tensor fc.weight is .* one of 2 codecs$"):
         codec.init(LAYOUT)
 
 
 def test_a_choice_may_be_a_truth_or_a_number_of_numpy() -> None:
-    made = per_tensor([codecs.get("fp32"), codecs.get("fp16")], lambda t: np.int64(t.size > 10))
-    assert made.init(LAYOUT).choices == per_tensor(made.codecs, lambda t: t.size > 10).init(LAYOUT).choices
+    made = codecs.by_tensor([codecs.get("fp32"), codecs.get("fp16")], lambda t: np.int64(t.size > 10))
+    assert made.init(LAYOUT).choices == codecs.by_tensor(made.codecs, lambda t: t.size > 10).init(LAYOUT).choices
 
 
 def test_small_tensors_are_called_so() -> None:
@@ -98,7 +98,7 @@ class Counting:
 
 def test_a_sum_makes_vectors_only_of_runs_without_a_check_and_not_of_the_largest() -> None:
     own = Counting()
-    codec = per_tensor([codecs.get("minmax8"), own], lambda t: "bias" in t.name or t.name == "fc.weight")
+    codec = codecs.by_tensor([codecs.get("minmax8"), own], lambda t: "bias" in t.name or t.name == "fc.weight")
     out = np.zeros(LAYOUT.size, np.float32)
     codec.decode(encode(codec), LAYOUT, out, 1.0)
     assert own.made == [8]  # conv.bias; fc.weight and fc.bias are one run, the largest
@@ -192,10 +192,10 @@ def test_what_cannot_be_inside() -> None:
     with pytest.raises(ConfigError, match="cannot itself choose by tensor"):
         codecs.get("per-tensor", codec=inner)
     with pytest.raises(ConfigError, match="from 1 to 8 codecs are possible, got 9"):
-        per_tensor([codecs.get("fp32")] * 9, Rule())
+        codecs.by_tensor([codecs.get("fp32")] * 9, Rule())
     long = codecs.get("elastiquant", bits=8, levels=[k / 124 for k in range(125)])
     with pytest.raises(ConfigError, match="take more than 512 bytes"):
-        per_tensor([long, long], Rule())
+        codecs.by_tensor([long, long], Rule())
 
 
 STATISTICS = Layout.of([*LAYOUT.tensors, TensorSpec("norm.running_var", (8,), trainable=False)])
