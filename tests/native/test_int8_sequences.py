@@ -1,7 +1,6 @@
 """Attention, layer norm and GELU of int8 samples against the same mathematics in numpy."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -78,11 +77,6 @@ def test_attention_is_the_reference_bit_for_bit(shape, masked, dropped, width, i
         np.testing.assert_array_equal(found, wanted.ravel())
 
 
-def test_the_references_exponential_is_one():
-    x = np.linspace(-30, 0, 10001).astype(F)
-    np.testing.assert_allclose(reference.exponential(x), np.exp(x.astype(np.float64)), rtol=3e-7)
-
-
 @on_every_isa
 def test_attention_is_softmax_to_the_precision_of_a_code(isa):
     """Against float64 attention of the very values that int8 holds."""
@@ -146,25 +140,6 @@ def test_a_query_that_sees_nothing_gives_zeros_and_what_is_not_finite_stays_visi
     for found in run_attention(call, g, isa):
         parts = found.reshape(2, -1)
         assert np.isnan(parts[0]).all() and np.isfinite(parts[1]).all()
-
-
-def test_impossible_shapes_and_masks_are_refused():
-    rng = np.random.default_rng(1)
-    call = attention_call(rng, int8.AttentionShape(1, 2, 3, 2, 4))
-    out = np.empty(16, F)
-    with pytest.raises(ValueError, match="32768 tokens"):
-        int8.attention(call._replace(shape=call.shape._replace(keys=40000)), out)
-    with pytest.raises(ValueError, match="mask"):
-        int8.attention(call._replace(seen=np.ones(9, np.uint8), mask=(3, 1, 1)), out)
-    with pytest.raises(ValueError, match="elements"):
-        int8.attention(call._replace(seen=np.ones(2, np.uint8)), out)
-    with pytest.raises(ValueError, match="dropped"):
-        int8.attention(call._replace(dropped=1.0), out)
-    y = int8.Maps.empty(1, 12)
-    y.zero[:] = 0
-    shape = int8.LayerNormShape(1, 2, 6, 4)
-    with pytest.raises(ValueError, match="chunks must divide"):
-        int8.layernorm(shape, y, np.ones(6, F), np.ones(6, F), 0.1, 1e-5, int8.Maps.empty(1, 12))
 
 
 @settings(max_examples=10)

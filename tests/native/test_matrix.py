@@ -138,19 +138,3 @@ def test_a_power_step_is_the_papers(shape, rank, form, isa):
     np.testing.assert_allclose(following[:real], (left @ m)[:real], atol=2e-6 * np.abs(m).max() * rows)
     np.testing.assert_array_equal(following[real:], start[real:])
     np.testing.assert_allclose(residual.reshape(shape), m - left.T @ right, atol=1e-6 * np.abs(m).max())
-
-
-def test_wrong_arguments():
-    x, out = np.zeros(6, np.float32), np.zeros(6, np.float32)
-    with pytest.raises(ValueError, match="x must have 8 elements, it has 6"):
-        matrix.spectral_basis(x, 2, 4)
-    with pytest.raises(ValueError, match="must not be negative"):
-        matrix.factors_sound(b"", 1, 1, -1, "fp32")
-    with pytest.raises(ValueError, match="form must be fp32 or fp16, not bf16"):
-        matrix.factors_sound(b"", 1, 1, 1, "bf16")
-    with pytest.raises(ValueError, match="factors must have 20 elements, it has 19"):
-        matrix.factors_product(bytes(19), 2, 3, 1, "fp32", out)
-    with pytest.raises(ValueError, match="divisor must be above 0 and at most 1"):
-        matrix.spectral_atom(x, 2, 3, np.zeros(2), 0.0, np.zeros(3, np.float32))
-    with pytest.raises(TypeError, match="unit must be .*float64"):
-        matrix.spectral_atom(x, 2, 3, out[:2], 1.0, np.zeros(3, np.float32))

@@ -164,14 +164,6 @@ def test_norms_of_buckets_are_rounded_up_to_what_travels(isa):
 
 
 @on_every_isa
-def test_norm_is_clamped_to_the_largest_float(isa):
-    x = np.full(64, np.finfo(np.float32).max, np.float32)
-    for linf in (False, True):
-        assert norms(x, 8, linf, isa).tolist() == [LARGEST_SHORT] * 8
-    assert norms(x, 0, False, isa).tolist() == [np.finfo(np.float32).max]
-
-
-@on_every_isa
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_noticed(isa, bad):
     for at in (0, 33, 511, 512, 4096, 9998, 9999):
@@ -196,16 +188,6 @@ def test_moments(isa):
 def test_random_numbers(isa):
     for first, n in [(0, 0), (0, 1), (1, 1), (0, 70), (1, 70), (31, 33), (32, 32), (2**33 + 5, 100)]:
         assert (native_quantise.uniform32(KEY, first, n, isa) == uniform32(KEY, first, n)).all()
-
-
-def test_random_numbers_look_uniform():
-    u = native_quantise.uniform32(KEY, 0, 1 << 18)
-    for shift in (0, 8, 24):
-        counts = np.bincount((u >> np.uint32(shift)).astype(np.int64) & 255, minlength=256)
-        assert ((counts - 1024) ** 2 / 1024).sum() < 255 + 6 * np.sqrt(510)
-    other = native_quantise.uniform32(KEY + 1, 0, 1 << 18)
-    for a, b in [(u[1:], u[:-1]), (u[::2], u[1::2]), (u, other)]:
-        assert abs(np.corrcoef(a, b)[0, 1]) < 6 / np.sqrt(len(a))
 
 
 @pytest.mark.parametrize("q", QUANTISERS, ids=name_of)
@@ -273,20 +255,13 @@ def test_codes_of_nobody_are_refused(isa, q):
     [
         (Quantiser(LevelKind.UNIFORM, 17, 1), "bits must be 2 to 16"),
         (Quantiser(LevelKind.UNIFORM, 4, 8), "levels must be 1 to"),
-        (Quantiser(LevelKind.UNIFORM, 4, 0), "levels must be 1 to"),
-        (Quantiser(LevelKind.LOG2, 9, 6), "bits must be 2 to 8"),
         (Quantiser(LevelKind.LOG2, 4, 7), "levels must be 0 to"),
-        (Quantiser(LevelKind.LEVELS, 9, 0, 0, (0, 1)), "bits must be 2 to 8"),
-        (Quantiser(LevelKind.LEVELS, 4), "the list must have 2 to"),
         (Quantiser(LevelKind.LEVELS, 2, 0, 0, (0, 0.5, 1)), "the list must have 2 to"),
         (Quantiser(LevelKind.LEVELS, 4, 0, 0, (0.1, 1)), "start at 0 and end at 1"),
         (Quantiser(LevelKind.LEVELS, 4, 0, 0, (0, 0.5, 0.5, 1)), "must increase"),
-        (Quantiser(LevelKind.LEVELS, 4, 0, 0, (0, float("nan"), 1)), "must increase"),
         (Quantiser(LevelKind.FP4, 5), "bits must be 4"),
         (Quantiser(LevelKind.FP4, 4, 0, 512), "bucket must be 0"),
-        (Quantiser(LevelKind.SIGN, 2), "bits must be 1"),
         (Quantiser(LevelKind.SIGN, 1, 0, 24), "bucket must be 0 or a power of two"),
-        (Quantiser(LevelKind.SIGN, 1, 0, 131072), "bucket must be 0 or a power of two"),
     ],
 )
 def test_quantisers_that_cannot_be(q, message):
@@ -295,20 +270,6 @@ def test_quantisers_that_cannot_be(q, message):
         native_quantise.quantise(q, x, np.ones(1, np.float32), KEY)
     with pytest.raises(ValueError, match=message):
         native_quantise.dequantise(q, bytes(8), np.ones(1, np.float32), x)
-
-
-def test_wrong_arguments():
-    q, x = Quantiser(LevelKind.LOG2, 4, 6, 1024), gradient(2000)
-    with pytest.raises(ValueError, match="first must be a multiple of 1024"):
-        native_quantise.quantise(q, x, np.ones(2, np.float32), KEY, 512)
-    with pytest.raises(ValueError, match="scales must have 2 elements"):
-        native_quantise.quantise(q, x, np.ones(1, np.float32), KEY)
-    with pytest.raises(ValueError, match="symbols must have 1000 elements"):
-        native_quantise.quantise(q, x, np.ones(2, np.float32), KEY, 0, bytearray(999))
-    with pytest.raises(ValueError, match="bucket must be"):
-        norms(x, 7)
-    with pytest.raises(ValueError, match="first must not be below 0"):
-        native_quantise.uniform32(KEY, -1, 4)
 
 
 @on_every_isa
