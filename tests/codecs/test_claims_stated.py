@@ -85,7 +85,6 @@ class Stating:
     ("stated", "error", "said"),
     [
         (Claims(True, "0.2"), TypeError, "variance = '0.2' is not a number or None"),  # type: ignore[arg-type]
-        (Claims(True, True), TypeError, "variance = True is not a number or None"),
         (Claims(True, None, [3]), TypeError, "entropy_bits = \\[3\\] is not a number"),  # type: ignore[arg-type]
         (Claims("yes"), TypeError, "unbiased = 'yes' is not True, False or None"),  # type: ignore[arg-type]
         (Claims(True, float("nan")), ValueError, "variance = nan is not a finite number"),

@@ -34,20 +34,6 @@ def test_memory_is_what_the_papers_lines_say(inner: object, decay: float) -> Non
         np.testing.assert_array_equal(state.memory, memory)
 
 
-def test_a_sum_of_messages_approaches_the_sum_of_inputs() -> None:
-    """One bit a value: without feedback the error of the mean stays, with it, it falls with the
-    number of messages."""
-    x = vectors(1)[0]
-    errors = {}
-    for codec in (codecs.get("signsgd"), codecs.get("ef-signsgd")):
-        state, total = codec.init(LAYOUT), np.zeros(LAYOUT.size, np.float32)
-        for k in range(200):
-            body, state = codec.encode(x, state, codecs.Ctx(key=k, round=k))
-            codec.decode(body, LAYOUT, total, 1 / 200)
-        errors[codec.name] = codecs.relative_error(x, total)
-    assert errors["signsgd"] > 0.5 and errors["ef-signsgd"] < 0.06, errors
-
-
 def test_old_states_stay_as_they_were() -> None:
     codec = codecs.error_feedback(codecs.get("minmax8"))
     first, second = vectors(2)
@@ -60,10 +46,8 @@ def test_old_states_stay_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-@pytest.mark.parametrize(
-    "inner", ["signsgd", "terngrad", "e-elastiquant", "elasticl", "qsgd-inf", {"name": "co3", "gamma": 0.0}], ids=str
-)
-def test_a_body_of_its_own_is_read_once(inner: Any, wrapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("inner", ["e-elastiquant", "elasticl"])
+def test_a_body_of_its_own_is_read_once(inner: str, wrapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Foreign ones are checked before anything is added; this one was just made."""
     reads: list[bool] = []
     read = Reader.read
@@ -120,11 +104,7 @@ def test_a_bad_inner_codec(value: object, message: str) -> None:
     ("inner", "message"),
     [
         ("dgc", "dgc has a memory of its own and needs no other"),
-        ("powersgd", "powersgd has a memory of its own and needs no other"),
-        ("co3", "co3 has a memory of its own and needs no other"),
-        ("ef-signsgd", "ef-signsgd has a memory of its own and needs no other"),
         ("randk", "randk scales its values up to be unbiased"),
-        ("atomo", "atomo scales its values up to be unbiased"),
         ({"name": "dither", "error": 1.0}, "dither adds an error as large as what it sends"),
         ({"name": "dither", "bytes": 4000}, "dither has an error that follows from its bytes"),
         ("2-bit-qsgd", "qsgd has too few levels for buckets of 512 values"),
@@ -146,26 +126,15 @@ def test_a_codecs_wrapper_of_ones_own_hides_nothing_either() -> None:
         codecs.error_feedback(Own())  # type: ignore[type-var]
 
 
-def test_codecs_with_memory_may_be_chosen_by_tensor() -> None:
-    for inner in ("dgc", "co3", "error-feedback"):
-        codecs.get("small-tensors", codec=inner)
-    codecs.error_feedback(codecs.get("small-tensors", codec={"name": "co3", "gamma": 0.0}, other="fp16"))
-
-
 GROWING = [
     ("2-bit-qsgd", {}),
     ("qsgd", {}),
-    ("4-bit-qsgd", {}),
-    ("qsgd", {"bits": 3, "bucket": 64}),
     ("elastiquant", {"bits": 3}),
 ]
 BOUNDED = [
     ("4-bit-qsgd", {"bucket": 256}, 4),
-    ("8-bit-qsgd", {}, 1),
     ("4-bit-elastiquant", {}, 1),
-    ("e-elastiquant", {}, 1),
     ("elastiquant", {"bits": 3, "bucket": 64}, 2),
-    ("qsgd-v", {}, 1),
     ("elasticl", {}, 1),
 ]
 

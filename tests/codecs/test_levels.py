@@ -29,9 +29,7 @@ def spread(grid: np.ndarray, r: np.ndarray) -> np.ndarray:
     [
         (2.0, 0.1, 4),  # as at the start
         (0.5, 0.1, 8),  # a quarter of the loss: twice the levels (eq 3)
-        (0.5, 0.05, 4),  # half the learning rate: half the levels (eq 4)
         (8.0, 0.01, 1),  # 0.2 levels: one
-        (0.02, 0.1, 40),
         (2.0, 0.0, 1),
         (0.0, 0.1, 32767),
         (1e-300, 0.1, 32767),
@@ -194,14 +192,6 @@ def test_the_worst_case_is_below_equation_2_and_the_bins(s: int, d: int) -> None
         assert worst >= 2.0**-s * math.sqrt(d) - 1 - 1e-9
 
 
-def test_the_worst_case_of_one_interval_in_closed_form() -> None:
-    """Levels 0 and 1 are TernGrad without clipping: sum r (1 - r) = sum r - 1 is largest for equal
-    values."""
-    for d in (4, 9, 10000):
-        assert levels.worst_case_variance([0, 1], d) == pytest.approx(math.sqrt(d) - 1)
-    assert levels.worst_case_variance([0, 1], 1) <= 0.25
-
-
 @pytest.mark.no_cover
 @pytest.mark.parametrize(("s", "d"), [(2, 100), (6, 512), (8, 10**4), (126, 512)])
 def test_the_optimal_ratio_beats_every_other(s: int, d: int) -> None:
@@ -209,14 +199,6 @@ def test_the_optimal_ratio_beats_every_other(s: int, d: int) -> None:
     bound = levels.worst_case_variance(levels.geometric_levels(s, best), d)
     for p in np.linspace(0.51 if s == 126 else 0.01, 0.995, 40):
         assert bound <= levels.worst_case_variance(levels.geometric_levels(s, float(p)), d) * (1 + 1e-3)
-
-
-@pytest.mark.no_cover
-def test_the_optimal_ratio_falls_with_d_and_rises_with_s() -> None:
-    by_d = [bounds.optimal_ratio(6, d) for d in (10**2, 10**6)]
-    by_s = [bounds.optimal_ratio(s, 10**4) for s in (2, 8)]
-    assert by_d == sorted(by_d, reverse=True) and by_s == sorted(by_s)
-    assert abs(bounds.optimal_ratio(6, 512) - 0.5) < 0.01  # the paper's p = 1/2 is right for 4 bits and buckets of 512
 
 
 def test_equation_3_needs_its_assumption() -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from edgegossip import codecs
 from edgegossip.codecs.lowrank import MAX_SIDE, Band, bands, probabilities, unfolded
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import DecodeError
 
 CTX = codecs.Ctx(key=5, round=0)
 
@@ -145,12 +144,6 @@ def test_a_large_matrix_is_cut_into_bands_of_rows():
     assert Band(0, 0, 200, 10, 20, 0).most_atoms(1) == 6 and Band(0, 0, 10**6, 1000, 1000, 0).most_atoms(2) == 12
 
 
-def test_bands_are_reproduced_side_by_side():
-    a = low_rank(600, 520, 2)
-    y, _, _ = once(codecs.get("atomo", rank=2), layout_of((600, 520)), a)
-    np.testing.assert_allclose(y, a.ravel(), atol=3e-6 * np.abs(a).max())
-
-
 # --- powersgd
 # --------------------------------------------------------------------------------------------------
 
@@ -191,21 +184,6 @@ def test_equal_messages_without_feedback_converge_to_the_best_approximation():
     np.testing.assert_allclose(y.reshape(a.shape), (u[:, :4] * s[:4]) @ vh[:4], atol=1e-4)
 
 
-@pytest.mark.parametrize("values", ["fp32", "fp16"])
-def test_with_feedback_everything_arrives_in_the_end(values):
-    """The sum of what is decoded stays within the memory's size of the sum of what was sent,
-    whatever the form."""
-    layout = layout_of((20, 30), (5,))
-    x = np.random.default_rng(9).standard_normal(layout.size).astype(np.float32) * np.float32(1e-7)
-    codec = codecs.get("powersgd", rank=2, values=values)
-    state, total = codec.init(layout), np.zeros(layout.size)
-    for _ in range(30):
-        y, _, state = once(codec, layout, x, state=state)
-        total += y
-    np.testing.assert_allclose(total + state.error, 30 * x.astype(np.float64), rtol=1e-4, atol=1e-11)
-    assert np.linalg.norm(state.error) < 12 * np.linalg.norm(x)
-
-
 def test_a_column_that_became_zero_comes_back():
     layout, codec = layout_of((10, 12)), codecs.get("powersgd", rank=2, decay=0.0)
     state = codec.init(layout)
@@ -218,13 +196,7 @@ def test_a_column_that_became_zero_comes_back():
     np.testing.assert_allclose(y.reshape(10, 12), a, atol=1e-5 * np.abs(a).max())
 
 
-def test_the_wire_parameters_say_how_to_decode():
-    layout = layout_of((20, 30))
-    x = low_rank(20, 30, 6)
-    for params in ({"rank": 1}, {"rank": 5, "values": "fp16"}):
-        codec = codecs.get("powersgd", **params)
-        y, body, _ = once(codec, layout, x)
-        rebuilt = codecs.from_wire(15, codec.wire_params())
-        assert rebuilt.decode(body, layout).tobytes() == y.tobytes()
-        with pytest.raises(DecodeError, match="powersgd needs a body of"):
-            codecs.from_wire(15, bytes([params["rank"] + 1, 0])).decode(body, layout)
+def test_bands_are_reproduced_side_by_side():
+    a = low_rank(600, 520, 2)
+    y, _, _ = once(codecs.get("atomo", rank=2), layout_of((600, 520)), a)
+    np.testing.assert_allclose(y, a.ravel(), atol=3e-6 * np.abs(a).max())

@@ -38,14 +38,6 @@ def test_names_by_pattern() -> None:
         assert np.array_equal(y[name], x) == (name.startswith("fc.") or x.size == 0), name
 
 
-def test_any_choice_of_several_codecs() -> None:
-    codec = codecs.by_tensor([codecs.get("fp32"), codecs.get("fp16"), codecs.get("minmax8")], lambda t: t.size % 3)
-    y = codec.decode(encode(codec), LAYOUT)
-    again = codecs.from_wire(codec.wire_id, codec.wire_params())
-    np.testing.assert_array_equal(again.decode(encode(codec), LAYOUT), y)
-    assert 0 < codecs.relative_error(X, y) < 0.01
-
-
 def test_runs_of_one_random_codec_do_not_share_their_random_numbers() -> None:
     """The same values in two runs, with another codec between them, are not rounded alike."""
     layout = Layout.of([TensorSpec("a", (4096,)), TensorSpec("b.x", (1,)), TensorSpec("c", (4096,))])
@@ -66,12 +58,6 @@ def test_a_choice_that_is_no_codec_names_the_tensor(choice: Any) -> None:
 def test_a_choice_may_be_a_truth_or_a_number_of_numpy() -> None:
     made = codecs.by_tensor([codecs.get("fp32"), codecs.get("fp16")], lambda t: np.int64(t.size > 10))
     assert made.init(LAYOUT).choices == codecs.by_tensor(made.codecs, lambda t: t.size > 10).init(LAYOUT).choices
-
-
-def test_small_tensors_are_called_so() -> None:
-    codec = codecs.get("small-tensors")
-    assert codec.name == "small-tensors" and codecs.get("per-tensor").name == "per-tensor"
-    assert codecs.from_wire(codec.wire_id, codec.wire_params()).name == "per-tensor"
 
 
 class Counting:
@@ -137,15 +123,6 @@ def test_bodies_that_lie_leave_a_sum_alone(change: Any, message: str) -> None:
     out = np.full(LAYOUT.size, 7, np.float32)
     with pytest.raises(DecodeError, match=f"^{message}"):
         codec.decode(change(encode(codec)), LAYOUT, out, 1.0)
-    assert (out == 7).all()
-
-
-def test_a_damaged_body_inside_leaves_a_sum_alone() -> None:
-    codec = codecs.get("per-tensor", codec="minmax8", tensors="none")
-    body, out = encode(codec), np.full(LAYOUT.size, 7, np.float32)
-    shorter = body[:5] + struct.pack("<I", len(body) - 10) + body[9:-1]
-    with pytest.raises(DecodeError, match="^minmax8 needs a body of"):
-        codec.decode(shorter, LAYOUT, out, 1.0)
     assert (out == 7).all()
 
 
@@ -223,10 +200,9 @@ def test_a_choice_by_tensor_keeps_its_choices_beside_exact_statistics() -> None:
     assert list(state.choices) == [0, 1, 1, 0, 1, 2] and codec.name == "small-tensors"
 
 
-def test_memory_around_a_choice_by_tensor_is_kept() -> None:
-    inner = codecs.get("small-tensors", codec="4-bit-elastiquant", below=20)
-    codec = codecs.for_layout(codecs.error_feedback(inner), STATISTICS)
-    x = np.ones(STATISTICS.size, np.float32) / 3.0
-    _, state = codec.encode(x, codec.init(STATISTICS), CTX)
-    n = STATISTICS.trainable_size
-    assert not state.memory[n:].any() and state.memory[:n].any()
+def test_any_choice_of_several_codecs() -> None:
+    codec = codecs.by_tensor([codecs.get("fp32"), codecs.get("fp16"), codecs.get("minmax8")], lambda t: t.size % 3)
+    y = codec.decode(encode(codec), LAYOUT)
+    again = codecs.from_wire(codec.wire_id, codec.wire_params())
+    np.testing.assert_array_equal(again.decode(encode(codec), LAYOUT), y)
+    assert 0 < codecs.relative_error(X, y) < 0.01
