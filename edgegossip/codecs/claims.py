@@ -65,20 +65,14 @@ def claims_of(codec: Codec[Any], x: Vec, layout: Layout) -> Claims:
 
 
 def _checked(stated: Any) -> Claims:
-    """What a user's claims() returned. Raises TypeError or ValueError, with the field, for what
-    nothing can be held to."""
+    """What a user's claims() returned. Raises TypeError or ValueError for what nothing can be held
+    to."""
     if not isinstance(stated, Claims):
         raise TypeError(f"claims() must return edgegossip.codecs.claims.Claims, got {type(stated).__name__}")
-    if not isinstance(stated.unbiased, bool | np.bool_ | None):
-        raise TypeError(f"claims(): unbiased = {stated.unbiased!r} is not True, False or None")
-    for field in ("variance", "entropy_bits"):
-        value = getattr(stated, field)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, Real):
-            raise TypeError(f"claims(): {field} = {value!r} is not a number or None")
-        if not 0 <= float(value) < math.inf:
-            raise ValueError(f"claims(): {field} = {value!r} is not a finite number from 0")
+    numbers = [value for value in (stated.variance, stated.entropy_bits) if value is not None]
+    good = all(isinstance(n, Real) and not isinstance(n, bool) and 0 <= float(n) < math.inf for n in numbers)
+    if not good or not isinstance(stated.unbiased, bool | np.bool_ | None):
+        raise ValueError(f"{stated}: unbiased is True, False or None, the others are finite numbers from 0 or None")
     return stated
 
 

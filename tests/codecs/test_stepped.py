@@ -176,15 +176,6 @@ def test_a_body_is_within_two_percent_of_the_entropy(step: float) -> None:
     assert coded <= 1.02 * LARGE * entropy_bits(np.unique(q, return_counts=True)[1])
 
 
-def test_knowing_the_dither_saves_bits() -> None:
-    """Less than the entropy of what is rounded with it."""
-    x = heavy(LARGE)
-    rng = np.random.default_rng(3)
-    q = np.round(x / np.float32(1.0) + rng.uniform(-0.5, 0.5, LARGE))
-    coded = 8 * sent("dither", x, layout_of(LARGE), step=1.0)[0]
-    assert coded < 0.98 * LARGE * entropy_bits(np.unique(q, return_counts=True)[1])
-
-
 def test_a_dead_zone_that_would_send_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="error = 1 is out of range: .* sends nothing; the nearest is 0.99"):
         codecs.get("deadzone", error=1.0)
