@@ -15,7 +15,7 @@ from edgegossip.codecs.claims import Claims
 from edgegossip.layout import Layout
 from edgegossip.types import DecodeError, UsageError, Vec
 from edgegossip.verify import interface
-from tests.verify.test_verify import Plain
+from tests.verify.test_verify import Plain, decoding, encoding
 
 
 class RemembersScale(Plain):
@@ -38,50 +38,29 @@ class Unprepared(RemembersScale):
     scale = b""
 
 
-class ReturnsNothing(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Any:
-        values = super().decode(body, layout, out, weight)
-        return values if out is None else None
+def decoded(values: Any) -> type[Plain]:
+    """A mutant that gives something else back: `values` of what is right, `out` and the weight."""
+    return decoding(lambda decode, body, layout, out, weight: values(decode(body, layout, out, weight), out, weight))
 
 
-class ReturnsCopy(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        return super().decode(body, layout, out, weight).copy()
+def of_wrong_size(instead: Callable[..., Any]) -> type[Plain]:
+    """A mutant that does something else with bodies of a wrong size: with `out` and the weight."""
+
+    def change(decode: Any, body: Any, layout: Layout, out: Vec | None, weight: float | None) -> Any:
+        if len(body) != 4 + layout.size and (made := instead(out, weight)) is not None:
+            return made
+        return decode(body, layout, out, weight)
+
+    return decoding(change)
 
 
-class OverwritesElsewhere(Plain):
-    """Right with a weight, another vector without."""
-
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        values = super().decode(body, layout, out, weight)
-        return values if weight is not None else values.copy()
+def fails(error: BaseException) -> Any:
+    raise error
 
 
-class GivesList(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Any:
-        values = super().decode(body, layout, out, weight)
-        return list(values) if out is None else values
-
-
-class AddsBeforeItChecks(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        if weight is not None and out is not None and len(body) != 4 + layout.size:
-            out += 1
-        return super().decode(body, layout, out, weight)
-
-
-class AddsWhatItRefuses(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        if weight is not None and out is not None and len(body) != 4 + layout.size:
-            return out
-        return super().decode(body, layout, out, weight)
-
-
-class CrashesInSums(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        if weight is not None and len(body) != 4 + layout.size:
-            raise KeyError("no")
-        return super().decode(body, layout, out, weight)
+def adds_before_it_checks(out: Vec | None, weight: float | None) -> None:
+    if weight is not None and out is not None:
+        out += 1
 
 
 class BelievesLength(Plain):
@@ -102,40 +81,16 @@ class BelievesLength(Plain):
         return super().decode(room.tobytes(), layout, out, weight)
 
 
-class CrashesOnCodes(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        if len(body) == 4 + layout.size and np.frombuffer(body, np.int8, offset=4).max() > 3:
-            raise IndexError("out of range")
-        return super().decode(body, layout, out, weight)
+def takes_infinity(encode: Any, x: Vec, *rest: Any) -> Any:
+    return fails(UsageError("NaN")) if np.isnan(x).any() else encode(np.clip(x, -1e30, 1e30), *rest)
 
 
-class TakesInfinity(Plain):
-    def encode(self, x: Vec, state: Layout, ctx: codecs.Ctx) -> tuple[bytes, Layout]:
-        if np.isnan(x).any():
-            raise UsageError("NaN")
-        return super().encode(np.clip(x, -1e30, 1e30), state, ctx)
+def names_no_tensor(encode: Any, x: Vec, *rest: Any) -> Any:
+    """Nor are the filters finite, nor the bias."""
+    return encode(x, *rest) if np.isfinite(x).all() else fails(UsageError("the matrix is not finite"))
 
 
-class NamesNoTensor(Plain):
-    def encode(self, x: Vec, state: Layout, ctx: codecs.Ctx) -> tuple[bytes, Layout]:
-        if not np.isfinite(x).all():
-            raise UsageError("the matrix is not finite")  # nor are the filters, nor the bias
-        return super().encode(x, state, ctx)
-
-
-class GrowsWithRounds(Plain):
-    def encode(self, x: Vec, state: Layout, ctx: codecs.Ctx) -> tuple[bytes, Layout]:
-        return super().encode(x * np.float32(1 + ctx.round), state, ctx)
-
-
-class BiasedAndGrows(GrowsWithRounds):
-    def claims(self, x: Vec, layout: Layout) -> Claims:
-        return Claims(False, 0.9)
-
-
-class LosesState(Plain):
-    def encode(self, x: Vec, state: Layout, ctx: codecs.Ctx) -> tuple[bytes, Any]:
-        return super().encode(x, state, ctx)[0], None
+GROWS = encoding(lambda encode, x, state, ctx: encode(x * np.float32(1 + ctx.round), state, ctx))
 
 
 class ChangesItsState(Plain):
@@ -150,33 +105,6 @@ class ChangesItsState(Plain):
         return super().encode(x, state[0], codecs.Ctx(key, ctx.round))[0], [*state]
 
 
-class Exits(Plain):
-    def encode(self, x: Vec, state: Layout, ctx: codecs.Ctx) -> tuple[bytes, Layout]:
-        raise SystemExit(0)
-
-
-class ExitsOnDamage(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        if len(body) != 4 + layout.size:
-            raise SystemExit(0)
-        return super().decode(body, layout, out, weight)
-
-
-class ExitsInClaims(Plain):
-    def claims(self, x: Vec, layout: Layout) -> Claims:
-        raise SystemExit(3)
-
-
-class LongParams(Plain):
-    def wire_params(self) -> bytes:
-        return bytes(513)
-
-
-class TextParams(Plain):
-    def wire_params(self) -> Any:
-        return "bits=3"
-
-
 class OtherParams(Plain):
     count = 0
 
@@ -185,12 +113,9 @@ class OtherParams(Plain):
         return bytes([self.count])
 
 
-class AnothersId(Plain):
-    wire_id = codecs.get("elastiquant").wire_id
-
-
-class NoId(Plain):
-    wire_id = 0
+def with_parts(**parts: Any) -> type[Plain]:
+    """A mutant with other attributes."""
+    return type("Mutant", (Plain,), parts)
 
 
 class ZeroMean(Plain):
@@ -232,29 +157,50 @@ def faults(codec: Any, **options: Any) -> dict[str, str]:
     [
         (RemembersScale, "same", "a receiver decodes other values; all that it needs must travel"),
         (Unprepared, "same", "a receiver fails with DecodeError: wrong size; all that it needs must travel"),
-        (ReturnsNothing, "same", "decoding with a weight does not return `out` but NoneType"),
-        (ReturnsCopy, "same", "decoding with a weight does not return `out` but another vector"),
-        (OverwritesElsewhere, "same", "decoding into `out` does not return it but another vector"),
-        (GivesList, "same", "decoding gave list, not a vector"),
-        (LosesState, "same", "message 2 of a row cannot be encoded: AttributeError"),
+        (
+            decoded(lambda y, out, weight: y if out is None else None),
+            "same",
+            "decoding with a weight does not return `out` but NoneType",
+        ),
+        (
+            decoded(lambda y, out, weight: y if weight is not None else y.copy()),
+            "same",
+            "decoding into `out` does not return it but another vector",
+        ),
+        (decoded(lambda y, out, weight: list(y)), "same", "decoding gave list, not a vector"),
+        (
+            encoding(lambda encode, *arguments: (encode(*arguments)[0], None)),
+            "same",
+            "message 2 of a row cannot be encoded: AttributeError",
+        ),
         (ChangesItsState, "same", "equal input, state and key gave other bytes (message 2)"),
-        (GrowsWithRounds, "same", "gain is 1.998"),
-        (BiasedAndGrows, "same", "variance is "),
-        (LongParams, "same", "wire_params() gave 513 bytes; a frame carries at most 512"),
-        (TextParams, "same", "wire_params() gave str, not bytes"),
+        (GROWS, "same", "gain is 1.998"),
+        (with_parts(wire_params=lambda self: bytes(513)), "same", "wire_params() gave 513 bytes; a frame carries at"),
+        (with_parts(wire_params=lambda self: "bits=3"), "same", "wire_params() gave str, not bytes"),
         (OtherParams, "same", "wire_params() gave other bytes the second time"),
-        (AnothersId, "same", "wire id 7 is that of elastiquant, which does not decode these bodies"),
-        (NoId, "same", "wire_id = 0 is not a number from 1 to 65535"),
-        (AddsBeforeItChecks, "refuses", "a refused body changed the sum"),
-        (AddsWhatItRefuses, "refuses", "a body that is refused alone was added"),
-        (CrashesInSums, "refuses", "a wrong body ended in KeyError, not in DecodeError, when it was added"),
+        (with_parts(wire_id=7), "same", "wire id 7 is that of elastiquant, which does not decode these bodies"),
+        (with_parts(wire_id=0), "same", "wire_id = 0 is not a number from 1 to 65535"),
+        (of_wrong_size(adds_before_it_checks), "refuses", "a refused body changed the sum"),
+        (
+            of_wrong_size(lambda out, weight: None if weight is None else out),
+            "refuses",
+            "a body that is refused alone was added",
+        ),
+        (
+            of_wrong_size(lambda out, weight: None if weight is None else fails(KeyError("no"))),
+            "refuses",
+            "a wrong body ended in KeyError, not in DecodeError, when it was added",
+        ),
+        (of_wrong_size(lambda out, weight: fails(SystemExit(0))), "refuses", "a wrong body ended in SystemExit"),
         (BelievesLength, "refuses", "bytes of memory to decode"),
-        (CrashesOnCodes, "refuses", "a wrong body ended in IndexError, not in DecodeError: out of range"),
-        (TakesInfinity, "refuses", "an infinity (inf) in the input was encoded"),
-        (NamesNoTensor, "refuses", "the error for -inf in tensor 'bias' does not name it: the matrix is"),
-        (Exits, "encodes", "SystemExit: 0: a codec must not end the process"),
-        (ExitsOnDamage, "refuses", "a wrong body ended in SystemExit"),
-        (ExitsInClaims, "claims", "SystemExit: 3"),
+        (encoding(takes_infinity), "refuses", "an infinity (inf) in the input was encoded"),
+        (encoding(names_no_tensor), "refuses", "the error for -inf in tensor 'bias' does not name it: the matrix is"),
+        (
+            encoding(lambda *_: fails(SystemExit(0))),
+            "encodes",
+            "SystemExit: 0: a codec must not end the process",
+        ),
+        (with_parts(claims=lambda self, x, layout: fails(SystemExit(3))), "claims", "SystemExit: 3"),
     ],
 )
 def test_every_mutant_is_told_what_is_wrong(mutant: Callable[[], Any], check: str, said: str) -> None:
