@@ -60,36 +60,6 @@ def test_a_choice_may_be_a_truth_or_a_number_of_numpy() -> None:
     assert made.init(LAYOUT).choices == codecs.by_tensor(made.codecs, lambda t: t.size > 10).init(LAYOUT).choices
 
 
-class Counting:
-    """fp32 that counts how often, and of how many values, it makes a vector; without a check of its
-    own."""
-
-    name, wire_id = "counting", 1
-
-    def __init__(self) -> None:
-        inner = codecs.get("fp32")
-        self.made: list[int] = []
-        self.wire_params, self.init, self.encode, self._decode = (
-            inner.wire_params,
-            inner.init,
-            inner.encode,
-            inner.decode,
-        )
-
-    def decode(self, body: Any, layout: Layout, out: Any = None, weight: float | None = None) -> Any:
-        if out is None:
-            self.made.append(layout.size)
-        return self._decode(body, layout, out, weight)
-
-
-def test_a_sum_makes_vectors_only_of_runs_without_a_check_and_not_of_the_largest() -> None:
-    own = Counting()
-    codec = codecs.by_tensor([codecs.get("minmax8"), own], lambda t: "bias" in t.name or t.name == "fc.weight")
-    out = np.zeros(LAYOUT.size, np.float32)
-    codec.decode(encode(codec), LAYOUT, out, 1.0)
-    assert own.made == [8]  # conv.bias; fc.weight and fc.bias are one run, the largest
-
-
 def test_a_sum_makes_no_vector_of_the_models_size() -> None:
     layout = Layout.of([TensorSpec("a", (300_000,)), TensorSpec("b.bias", (5,)), TensorSpec("c", (300_000,))])
     x = np.random.default_rng(3).standard_normal(layout.size).astype(np.float32)

@@ -91,37 +91,6 @@ def test_a_query_that_sees_no_key_gives_zeros_in_both_precisions():
         assert all(torch.isfinite(t.grad).all() for t in x)
 
 
-def test_dropout_of_attention_keeps_the_mean_and_repeats_by_torchs_seed():
-    torch.manual_seed(0)
-    module = layers.DotProductAttention(2, 0.25)
-    x = [torch.randn(2, 12, 16) for _ in range(3)]
-    torch.manual_seed(3)
-    first = module(*x)
-    torch.manual_seed(3)
-    assert torch.equal(module(*x), first)
-    assert not torch.equal(module(*x), first)
-    mean = torch.stack([module(*x) for _ in range(500)]).mean(0)
-    whole = module.eval()(*x)
-    assert (mean - whole).abs().max() < 0.1 * whole.abs().max()
-    assert torch.equal(module(*x), whole)
-
-
-@settings(max_examples=8)
-@given(
-    st.sampled_from([16, 30, 64, 100]),
-    st.sampled_from([(5,), (3, 7), (2, 3, 4)]),
-    st.booleans(),
-    st.integers(0, 10**6),
-)
-def test_layer_norm_learns_like_its_reference(features, before, affine, seed):
-    torch.manual_seed(seed)
-    plain = norms.RangeLayerNorm(features, elementwise_affine=affine)
-    if affine:
-        nn.init.normal_(plain.weight, 1, 0.3)
-        nn.init.normal_(plain.bias, 0, 0.3)
-    compare(plain, torch.randn(*before, features) + 0.5, 16, least=0.98)
-
-
 def test_layer_norm_estimates_the_deviation_of_normal_values():
     torch.manual_seed(0)
     for features in (32, 128, 384, 768):
@@ -278,6 +247,51 @@ def test_a_decoder_layer_converts_as_well():
     assert all(type(m) is layers.MultiheadAttention for m in attention)
 
 
+def test_qdq_and_predictors_say_that_they_take_no_attention():
+    x = torch.randn(2, 5, 32)
+    with pytest.raises(UsageError, match="attention"):
+        int8.qdq.qdq_model(converted(encoder()), [x])
+    for layer, what in (
+        (encoder(), "attention"),
+        (norms.RangeLayerNorm(32), "layer norm"),
+        (nn.GELU(), "GELU"),
+    ):
+        alone = converted(nn.Sequential(layer, nn.Linear(32, 3))).eval()
+        with pytest.raises(UsageError, match=f"no step for {what}"):
+            int8.predictor(alone, x)
+
+
+@settings(max_examples=8)
+@given(
+    st.sampled_from([16, 30, 64, 100]),
+    st.sampled_from([(5,), (3, 7), (2, 3, 4)]),
+    st.booleans(),
+    st.integers(0, 10**6),
+)
+def test_layer_norm_learns_like_its_reference(features, before, affine, seed):
+    torch.manual_seed(seed)
+    plain = norms.RangeLayerNorm(features, elementwise_affine=affine)
+    if affine:
+        nn.init.normal_(plain.weight, 1, 0.3)
+        nn.init.normal_(plain.bias, 0, 0.3)
+    compare(plain, torch.randn(*before, features) + 0.5, 16, least=0.98)
+
+
+def test_dropout_of_attention_keeps_the_mean_and_repeats_by_torchs_seed():
+    torch.manual_seed(0)
+    module = layers.DotProductAttention(2, 0.25)
+    x = [torch.randn(2, 12, 16) for _ in range(3)]
+    torch.manual_seed(3)
+    first = module(*x)
+    torch.manual_seed(3)
+    assert torch.equal(module(*x), first)
+    assert not torch.equal(module(*x), first)
+    mean = torch.stack([module(*x) for _ in range(500)]).mean(0)
+    whole = module.eval()(*x)
+    assert (mean - whole).abs().max() < 0.1 * whole.abs().max()
+    assert torch.equal(module(*x), whole)
+
+
 def test_checkpoints_of_activations_repeat_what_was_drawn():
     """The second forward pass of torch's checkpoints draws the same dropout and keys."""
     torch.manual_seed(5)
@@ -292,17 +306,3 @@ def test_checkpoints_of_activations_repeat_what_was_drawn():
         y.square().sum().backward()
         found.append((y.detach(), tail))
     assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
-
-
-def test_qdq_and_predictors_say_that_they_take_no_attention():
-    x = torch.randn(2, 5, 32)
-    with pytest.raises(UsageError, match="attention"):
-        int8.qdq.qdq_model(converted(encoder()), [x])
-    for layer, what in (
-        (encoder(), "attention"),
-        (norms.RangeLayerNorm(32), "layer norm"),
-        (nn.GELU(), "GELU"),
-    ):
-        alone = converted(nn.Sequential(layer, nn.Linear(32, 3))).eval()
-        with pytest.raises(UsageError, match=f"no step for {what}"):
-            int8.predictor(alone, x)

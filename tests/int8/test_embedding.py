@@ -129,6 +129,7 @@ def test_hard_tables_and_wrong_ids():
         assert torch.isfinite(y.values()).all()
         torch.testing.assert_close(table.weight.grad.sum(1), torch.tensor([5.0, 5.0, 10.0]))
     assert table(torch.empty(0, 4, dtype=torch.int64)).shape == (0, 4, 5)
+    assert table(torch.ones(2, 3, 4, dtype=torch.int64)).shape == (2, 3, 4, 5)
     for bad in (3, -1):
         with pytest.raises(UsageError, match="rows 0 to 2"):
             table(torch.tensor([0, bad]))

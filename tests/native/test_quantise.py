@@ -3,8 +3,6 @@ hostile symbols do."""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from edgegossip.native import quantise as native_quantise
 from edgegossip.native.quantise import LevelKind, Quantiser
@@ -123,16 +121,6 @@ def test_extreme_values(q):
             check_exact(q, x, np.minimum(scales, np.float32(1e-3)))  # clipped
 
 
-@given(st.data())
-@settings(max_examples=40)
-def test_any_finite_values(data):
-    q = data.draw(st.sampled_from(QUANTISERS))
-    finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
-    x = np.array(data.draw(st.lists(finite, max_size=80)), np.float32)
-    x = np.tile(x, data.draw(st.integers(1, 9)))
-    check_exact(q, x, scales_of(q, x, data.draw(st.booleans())), data.draw(st.integers(0, 2**64 - 1)))
-
-
 @on_every_isa
 @pytest.mark.parametrize("linf", [False, True])
 def test_norms(isa, linf):
@@ -188,26 +176,6 @@ def test_moments(isa):
 def test_random_numbers(isa):
     for first, n in [(0, 0), (0, 1), (1, 1), (0, 70), (1, 70), (31, 33), (32, 32), (2**33 + 5, 100)]:
         assert (native_quantise.uniform32(KEY, first, n, isa) == uniform32(KEY, first, n)).all()
-
-
-@pytest.mark.parametrize("q", QUANTISERS, ids=name_of)
-def test_a_tensor_may_be_cut(q):
-    x = gradient(2 * 65536 + 777)
-    scales = norms(x, q.bucket) if q.bucket else scales_of(q, x)
-    whole = native_quantise.quantise(q, x, scales, KEY).tobytes()
-    step = 65536 if q.bucket == 65536 else 8192
-    parts = [
-        native_quantise.quantise(
-            q, x[i : i + step], scales[i // q.bucket :][: -(-step // q.bucket)] if q.bucket else scales, KEY, i
-        )
-        for i in range(0, len(x), step)
-        if not q.bucket or len(x[i : i + step]) == step
-    ]
-    assert whole.startswith(b"".join(p.tobytes() for p in parts))
-    assert native_quantise.quantise(q, x, scales, KEY + 1).tobytes() != whole or q.kind in (
-        LevelKind.FP4,
-        LevelKind.SIGN,
-    )
 
 
 @on_every_isa

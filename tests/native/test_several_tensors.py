@@ -83,18 +83,6 @@ def test_several_tensors_come_back_as_from_the_raw_coder(sizes, q, threads, seed
         np.testing.assert_array_equal(out, np.float32(1) + np.float32(2) * wanted)
 
 
-def test_from_a_tensor_in_the_middle():
-    sizes = [9000, 70_000, 100, 20_000]
-    q, x, offsets = uniform(4, 512), values(sizes), offsets_of(sizes)
-    body = encoded(q, x, offsets, "huffman")
-    starts = section_starts(q, body, offsets)
-    whole, part = np.empty(x.size, np.float32), np.zeros(x.size, np.float32)
-    decoded(q, body, offsets, whole)
-    assert decoded(q, body, offsets, part, first=1, position=starts[1]) == (4, len(body))
-    np.testing.assert_array_equal(part[9000:], whole[9000:])
-    assert not part[:9000].any()
-
-
 SIZES = [10_000, 400, 140_000, 9000, 30_000]
 Q: Quantiser = uniform(4, 16)  # few zeros
 

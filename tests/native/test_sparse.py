@@ -119,20 +119,6 @@ def test_clustered_positions_cost_less():
     assert index_bits(x, 10_000) < 1.1
 
 
-@pytest.mark.parametrize("values", ["fp32", "fp16", "bf16"])
-@pytest.mark.parametrize("k", [5, 500, 999, 1000])
-def test_what_was_sent_is_cleared(values, k):
-    x = np.random.default_rng(3).standard_normal(1000).astype(np.float32)
-    offsets, counts, zero, rest = np.array([0, 1000]), np.array([k]), np.full(1000, 3, np.float32), x.copy()
-    out = np.empty(sparse.capacity(offsets, counts, values), np.uint8)
-    size = sparse.topk_encode(rest, offsets, counts, values, out, zero, rest)
-    y = decode(out[:size], 1000)
-    assert out[:size].tobytes() == encode(x, k, values)
-    np.testing.assert_array_equal(rest, x - y)
-    at = largest(x, k)
-    assert not zero[at].any() and zero.sum() == 3 * (1000 - k)
-
-
 def randk(x, k, seed=1, unbiased=True, isa=None, threads=None, values="fp32"):
     offsets, counts = np.array([0, len(x)]), np.array([k])
     out = np.empty(sparse.capacity(offsets, counts, values), np.uint8)

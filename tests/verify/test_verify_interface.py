@@ -58,6 +58,12 @@ def fails(error: BaseException) -> Any:
     raise error
 
 
+def crashes_on_codes(decode: Any, body: Any, layout: Layout, *rest: Any) -> Any:
+    if len(body) == 4 + layout.size and np.frombuffer(body, np.int8, offset=4).max() > 3:
+        raise IndexError("out of range")
+    return decode(body, layout, *rest)
+
+
 def adds_before_it_checks(out: Vec | None, weight: float | None) -> None:
     if weight is not None and out is not None:
         out += 1
@@ -193,6 +199,7 @@ def faults(codec: Any, **options: Any) -> dict[str, str]:
         ),
         (of_wrong_size(lambda out, weight: fails(SystemExit(0))), "refuses", "a wrong body ended in SystemExit"),
         (BelievesLength, "refuses", "bytes of memory to decode"),
+        (decoding(crashes_on_codes), "refuses", "a wrong body ended in IndexError, not in DecodeError: out of range"),
         (encoding(takes_infinity), "refuses", "an infinity (inf) in the input was encoded"),
         (encoding(names_no_tensor), "refuses", "the error for -inf in tensor 'bias' does not name it: the matrix is"),
         (
