@@ -53,27 +53,6 @@ def test_quotients_beyond_float64(rule: LevelRule, loss: float, lr: float, expec
     assert levels.levels_for(rule, loss, lr) == expected
 
 
-_positive = st.floats(min_value=5e-324, allow_nan=False, allow_infinity=False)
-
-
-@pytest.mark.no_cover
-@given(s0=st.integers(1, 32767), eta0=_positive, f0=_positive, loss=st.one_of(_positive, st.just(0.0)), lr=_positive)
-def test_the_level_rule_has_an_answer_for_all_that_it_takes(
-    s0: int, eta0: float, f0: float, loss: float, lr: float
-) -> None:
-    assert 1 <= levels.levels_for(LevelRule(s0, eta0, f0), loss, lr) <= 32767
-
-
-@given(loss=st.floats(1e-6, 1e3), lr=st.floats(1e-6, 10), factor=st.floats(1, 100))
-def test_levels_never_fall_with_the_loss_or_rise_with_a_smaller_learning_rate(
-    loss: float, lr: float, factor: float
-) -> None:
-    s = levels.levels_for(RULE, loss, lr)
-    assert 1 <= s <= 32767
-    assert levels.levels_for(RULE, loss / factor, lr) >= s
-    assert levels.levels_for(RULE, loss, lr / factor) <= s
-
-
 @pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf])
 def test_the_level_rule_refuses_what_is_no_loss_or_learning_rate(bad: float) -> None:
     for call in (

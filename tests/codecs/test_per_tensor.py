@@ -168,11 +168,3 @@ def test_a_choice_by_tensor_keeps_its_choices_beside_exact_statistics() -> None:
     codec = codecs.for_layout(codecs.get("small-tensors", codec="minmax8", below=20, other="bf16"), STATISTICS)
     state = codec.init(STATISTICS)
     assert list(state.choices) == [0, 1, 1, 0, 1, 2] and codec.name == "small-tensors"
-
-
-def test_any_choice_of_several_codecs() -> None:
-    codec = codecs.by_tensor([codecs.get("fp32"), codecs.get("fp16"), codecs.get("minmax8")], lambda t: t.size % 3)
-    y = codec.decode(encode(codec), LAYOUT)
-    again = codecs.from_wire(codec.wire_id, codec.wire_params())
-    np.testing.assert_array_equal(again.decode(encode(codec), LAYOUT), y)
-    assert 0 < codecs.relative_error(X, y) < 0.01

@@ -182,8 +182,3 @@ def test_codecs_made_directly_refuse_what_get_refuses(make: Any, params: dict[st
 def test_bad_parameters(key: str, value: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         made(**{key: value})
-
-
-def test_a_name_without_a_wire_format_cannot_be_decoded() -> None:
-    with pytest.raises(DecodeError, match="^unknown codec id 1; this build knows none$"):
-        REGISTRY.from_wire(1, b"")
