@@ -6,11 +6,13 @@ python scripts/boards.py
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
-from edgegossip.accept import document
+from edgegossip.accept.page import figures as figures_of
+from edgegossip.untrusted import printable
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "boards.md"
@@ -19,18 +21,19 @@ HEAD = (
     "| fsync, ms | rate kept under load | to put right, to know of |",
     "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
 )
+KINDS = ("board", "virtual machine", "emulated")
 TABLE = re.compile(re.escape("\n".join(HEAD)) + r"\n(\|.*\n)*")
 
 
 def table(reports: dict[str, dict[str, Any]]) -> str:
     """Lines of Markdown, each with its end; boards come first."""
-    order = sorted(reports, key=lambda name: (document.KINDS.index(reports[name]["kind"]), name))
+    order = sorted(reports, key=lambda name: (KINDS.index(reports[name]["kind"]), name))
     return "".join(f"{line}\n" for line in (*HEAD, *(row(name, reports[name]) for name in order)))
 
 
 def row(name: str, report: dict[str, Any]) -> str:
     """One report. What it left out is a dash."""
-    sections, figures = report["sections"], document.figures(report)
+    sections, figures = report["sections"], figures_of(report)
 
     def figure(key: str, scale: float, digits: int) -> str:
         return f"{figures[key] / scale:.{digits}f}" if key in figures else "-"
@@ -49,7 +52,7 @@ def row(name: str, report: dict[str, Any]) -> str:
         f"{last / first:.0%}" if first and last else "-",
         f"{report['bad']}, {report['warnings']}",
     )
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(printable(cell, 100).replace('|', '/') for cell in cells)} |"
 
 
 def written(page: str) -> str:
@@ -58,8 +61,11 @@ def written(page: str) -> str:
 
 
 def stored() -> dict[str, dict[str, Any]]:
-    """The reports in devices/reports, by their files' names. Raises DataError for what is none."""
-    return {file.name: document.load(file) for file in sorted((ROOT / "devices" / "reports").glob("*.json"))}
+    """The reports in devices/reports, by their files' names."""
+    return {
+        file.name: json.loads(file.read_text(encoding="utf-8"))
+        for file in sorted((ROOT / "devices" / "reports").glob("*.json"))
+    }
 
 
 if __name__ == "__main__":

@@ -41,12 +41,6 @@ def test_columns_are_the_values_of_a_row() -> None:
         layout.columns[0] = 1
 
 
-def test_offsets_are_int64_and_read_only() -> None:
-    assert SMALL.offsets.dtype == np.int64
-    with pytest.raises(ValueError, match="read-only"):
-        SMALL.offsets[0] = 1
-
-
 def test_views_share_memory_and_have_the_tensors_shapes() -> None:
     vec = np.arange(11, dtype=np.float32)
     views = SMALL.views(vec)

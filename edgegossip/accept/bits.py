@@ -36,11 +36,11 @@ _TOKENS, _FEATURES, _HEADS = 16, 64, 4
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """Is one kernel with its inputs: `run` takes an instruction set, and returns the arrays that it
-    filled."""
+    """Is one kernel with its inputs: `call` takes an instruction set, and fills `out`."""
 
     name: str
-    run: Callable[[str | None], Sequence[NDArray[Any]]]
+    call: Callable[[str | None], object]
+    out: Sequence[NDArray[Any]]
     values: int  # that go in, of a batch
     by_isa: bool = True  # False: the same code on all
 
@@ -75,7 +75,8 @@ def codec_hash(name: str, isa: str | None = None) -> str:
 def kernel_hash(kernel: Kernel, isa: str | None = None) -> str:
     """Run a kernel, and hash what it filled."""
     found = hashlib.sha256()
-    for array in kernel.run(isa):
+    kernel.call(isa)
+    for array in kernel.out:
         found.update(np.ascontiguousarray(array).tobytes())
     return found.hexdigest()[:16]
 
@@ -136,36 +137,12 @@ def _of_maps(batch: int, maps: Maps) -> Iterator[Kernel]:
     total, x, g = batch * size, numbers(batch * size, 3), numbers(batch * size, 4)
     other, out, dx = _quantised(batch, size, 5), Maps.empty(batch, size), np.empty(batch * size, np.float32)
 
-    def quantise(isa: str | None) -> Sequence[NDArray[Any]]:
-        int8.quantise(x, batch, out, isa, 1)
-        return out
-
-    def add(isa: str | None) -> Sequence[NDArray[Any]]:
-        int8.add(maps, other, out, isa, 1)
-        return out
-
-    def relu(isa: str | None) -> Sequence[NDArray[Any]]:
-        int8.relu(maps.q, maps.zero, out.q, 1)
-        return (out.q,)
-
-    def relu_backward(isa: str | None) -> Sequence[NDArray[Any]]:
-        int8.relu_backward(maps.q, maps.zero, g, dx, 1)
-        return (dx,)
-
-    def gelu(isa: str | None) -> Sequence[NDArray[Any]]:
-        int8.gelu(maps, out, isa, 1)
-        return out
-
-    def gelu_backward(isa: str | None) -> Sequence[NDArray[Any]]:
-        int8.gelu_backward(maps, g, dx, 1)
-        return (dx,)
-
-    yield Kernel("quantise", quantise, total)
-    yield Kernel("add", add, total)
-    yield Kernel("relu", relu, total, by_isa=False)
-    yield Kernel("relu_backward", relu_backward, total, by_isa=False)
-    yield Kernel("gelu", gelu, total)
-    yield Kernel("gelu_backward", gelu_backward, total, by_isa=False)
+    yield Kernel("quantise", lambda isa: int8.quantise(x, batch, out, isa, 1), out, total)
+    yield Kernel("add", lambda isa: int8.add(maps, other, out, isa, 1), out, total)
+    yield Kernel("relu", lambda _: int8.relu(maps.q, maps.zero, out.q, 1), [out.q], total, by_isa=False)
+    yield Kernel("relu_backward", lambda _: int8.relu_backward(maps.q, maps.zero, g, dx, 1), [dx], total, by_isa=False)
+    yield Kernel("gelu", lambda isa: int8.gelu(maps, out, isa, 1), out, total)
+    yield Kernel("gelu_backward", lambda _: int8.gelu_backward(maps, g, dx, 1), [dx], total, by_isa=False)
 
 
 def _of_convolutions(batch: int, x: Maps) -> Iterator[Kernel]:
@@ -180,42 +157,33 @@ def _of_convolutions(batch: int, x: Maps) -> Iterator[Kernel]:
     dx, dw, db = (np.empty(n, np.float32) for n in (inputs, weight.size, _OUTPUTS))
     of_norm = int8.NormParameters(*(np.empty(_OUTPUTS, np.float32) for _ in range(3)))
 
-    def conv(isa: str | None) -> Sequence[NDArray[Any]]:
-        int8.conv(shape, x, weight, bias, made, isa, 1)
-        return made
+    both, gradients = int8.ConvPass(shape, x, weight, 13, True), (dx, dw, db)
 
-    def conv_backward(isa: str | None) -> Sequence[NDArray[Any]]:
-        int8.conv_backward(shape, x, weight, g, 13, True, dx, dw, db, isa, 1)
-        return dx, dw, db
+    def backward(wide: bool) -> Callable[[str | None], object]:
+        return lambda isa: int8.conv_backward(shape, x, weight, g, 13, wide, dx, dw, db, isa, 1)
 
-    def conv_backward_8(isa: str | None) -> Sequence[NDArray[Any]]:
-        int8.conv_backward(shape, x, weight, g, 13, False, dx, dw, db, isa, 1)
-        return dx, dw, db
-
-    def evonorm(isa: str | None) -> Sequence[NDArray[Any]]:
-        int8.evonorm(norm, y, by, z, isa, 1)
-        return z
-
-    def evonorm_backward(isa: str | None) -> Sequence[NDArray[Any]]:
-        int8.evonorm_backward(norm, y, by, g, dy, of_norm, isa, 1)
-        return (dy, *of_norm)
-
-    def conv_evonorm(isa: str | None) -> Sequence[NDArray[Any]]:
-        int8.conv_evonorm(shape, x, weight, bias, made, norm, by, z, isa, 1)
-        return (*made, *z)
-
-    def conv_evonorm_backward(isa: str | None) -> Sequence[NDArray[Any]]:
-        call = int8.ConvPass(shape, x, weight, 13, True)
-        int8.conv_evonorm_backward(call, norm, y, by, g, dx, dw, db, of_norm, isa, 1)
-        return (dx, dw, db, *of_norm)
-
-    yield Kernel("conv", conv, inputs)
-    yield Kernel("conv_backward", conv_backward, inputs)
-    yield Kernel("conv_backward_8", conv_backward_8, inputs)
-    yield Kernel("evonorm", evonorm, outputs)
-    yield Kernel("evonorm_backward", evonorm_backward, outputs)
-    yield Kernel("conv_evonorm", conv_evonorm, inputs)
-    yield Kernel("conv_evonorm_backward", conv_evonorm_backward, inputs)
+    yield Kernel("conv", lambda isa: int8.conv(shape, x, weight, bias, made, isa, 1), made, inputs)
+    yield Kernel("conv_backward", backward(True), gradients, inputs)
+    yield Kernel("conv_backward_8", backward(False), gradients, inputs)
+    yield Kernel("evonorm", lambda isa: int8.evonorm(norm, y, by, z, isa, 1), z, outputs)
+    yield Kernel(
+        "evonorm_backward",
+        lambda isa: int8.evonorm_backward(norm, y, by, g, dy, of_norm, isa, 1),
+        (dy, *of_norm),
+        outputs,
+    )
+    yield Kernel(
+        "conv_evonorm",
+        lambda isa: int8.conv_evonorm(shape, x, weight, bias, made, norm, by, z, isa, 1),
+        (*made, *z),
+        inputs,
+    )
+    yield Kernel(
+        "conv_evonorm_backward",
+        lambda isa: int8.conv_evonorm_backward(both, norm, y, by, g, dx, dw, db, of_norm, isa, 1),
+        (*gradients, *of_norm),
+        inputs,
+    )
 
 
 def _of_pooling(batch: int, x: Maps) -> Iterator[Kernel]:
@@ -227,26 +195,14 @@ def _of_pooling(batch: int, x: Maps) -> Iterator[Kernel]:
     int8.max_pool(shape, x.q, q, taps, "portable", 1)
     g, means, dx = numbers(outputs, 14), np.empty(outputs, np.float32), np.empty(inputs, np.float32)
 
-    def max_pool(isa: str | None) -> Sequence[NDArray[Any]]:
-        int8.max_pool(shape, x.q, q, tap, isa, 1)
-        return q, tap
-
-    def max_pool_backward(isa: str | None) -> Sequence[NDArray[Any]]:
-        int8.max_pool_backward(shape, taps, g, dx, 1)
-        return (dx,)
-
-    def average_pool(isa: str | None) -> Sequence[NDArray[Any]]:
-        int8.average_pool(shape, x, True, means, 1)
-        return (means,)
-
-    def average_pool_backward(isa: str | None) -> Sequence[NDArray[Any]]:
-        int8.average_pool_backward(shape, g, True, dx, 1)
-        return (dx,)
-
-    yield Kernel("max_pool", max_pool, inputs)
-    yield Kernel("max_pool_backward", max_pool_backward, inputs, by_isa=False)
-    yield Kernel("average_pool", average_pool, inputs, by_isa=False)
-    yield Kernel("average_pool_backward", average_pool_backward, inputs, by_isa=False)
+    yield Kernel("max_pool", lambda isa: int8.max_pool(shape, x.q, q, tap, isa, 1), (q, tap), inputs)
+    yield Kernel(
+        "max_pool_backward", lambda _: int8.max_pool_backward(shape, taps, g, dx, 1), [dx], inputs, by_isa=False
+    )
+    yield Kernel("average_pool", lambda _: int8.average_pool(shape, x, True, means, 1), [means], inputs, by_isa=False)
+    yield Kernel(
+        "average_pool_backward", lambda _: int8.average_pool_backward(shape, g, True, dx, 1), [dx], inputs, by_isa=False
+    )
 
 
 def _of_sequences(batch: int) -> Iterator[Kernel]:
@@ -269,36 +225,32 @@ def _of_sequences(batch: int) -> Iterator[Kernel]:
     dq, dk, dv = (np.empty(total, np.float32) for _ in range(3))
     of_table, dgamma, dbeta = np.empty(table.size, np.float32), np.empty_like(gamma), np.empty_like(beta)
 
-    def attention(isa: str | None) -> Sequence[NDArray[Any]]:
-        int8.attention(call, values, isa, 1)
-        return (values,)
-
-    def attention_backward(isa: str | None) -> Sequence[NDArray[Any]]:
-        int8.attention_backward(call, g, dq, dk, dv, isa, 1)
-        return dq, dk, dv
-
-    def layernorm(isa: str | None) -> Sequence[NDArray[Any]]:
-        int8.layernorm(norm, q, gamma, beta, 0.125, 2**-16, out, isa, 1)
-        return out
-
-    def layernorm_backward(isa: str | None) -> Sequence[NDArray[Any]]:
-        int8.layernorm_backward(norm, q, gamma, 0.125, 2**-16, g, values, dgamma, dbeta, isa, 1)
-        return values, dgamma, dbeta
-
-    def embedding(isa: str | None) -> Sequence[NDArray[Any]]:
-        int8.embedding(words, ids, table, out, isa, 1)
-        return out
-
-    def embedding_backward(isa: str | None) -> Sequence[NDArray[Any]]:
-        int8.embedding_backward(words, ids, g, 24, True, None, of_table, isa, 1)
-        return (of_table,)
-
-    yield Kernel("attention", attention, total)
-    yield Kernel("attention_backward", attention_backward, total)
-    yield Kernel("layernorm", layernorm, total)
-    yield Kernel("layernorm_backward", layernorm_backward, total)
-    yield Kernel("embedding", embedding, total)
-    yield Kernel("embedding_backward", embedding_backward, total)
+    yield Kernel("attention", lambda isa: int8.attention(call, values, isa, 1), [values], total)
+    yield Kernel(
+        "attention_backward",
+        lambda isa: int8.attention_backward(call, g, dq, dk, dv, isa, 1),
+        (dq, dk, dv),
+        total,
+    )
+    yield Kernel(
+        "layernorm",
+        lambda isa: int8.layernorm(norm, q, gamma, beta, 0.125, 2**-16, out, isa, 1),
+        out,
+        total,
+    )
+    yield Kernel(
+        "layernorm_backward",
+        lambda isa: int8.layernorm_backward(norm, q, gamma, 0.125, 2**-16, g, values, dgamma, dbeta, isa, 1),
+        (values, dgamma, dbeta),
+        total,
+    )
+    yield Kernel("embedding", lambda isa: int8.embedding(words, ids, table, out, isa, 1), out, total)
+    yield Kernel(
+        "embedding_backward",
+        lambda isa: int8.embedding_backward(words, ids, g, 24, True, None, of_table, isa, 1),
+        [of_table],
+        total,
+    )
 
 
 def made_anew() -> dict[str, str]:

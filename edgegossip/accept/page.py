@@ -1,14 +1,19 @@
-"""A report as one HTML file without scripts and network requests."""
+"""A report for people: its figures, its verdict as text, and all of it as one HTML file without
+scripts and network requests."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from statistics import mean
+from typing import Any, TypeAlias
 
-from edgegossip.accept.document import Report, figures, title
 from edgegossip.report.units import number_text
 
+Report: TypeAlias = dict[str, Any]
+
+SECTIONS = ("isa", "facts", "sensors", "bits", "claims", "storage", "int8", "torch", "load", "rates", "link")
+EDGES = 5  # samples at either end of the load
 _HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -32,6 +37,49 @@ svg {{ width: 100%; height: auto }} svg text {{ font-size: 11px; fill: #667079 }
 """
 _WORDS = {"bad": "put right", "warning": "know of", "good": "in order"}
 _WIDTH, _HEIGHT, _EDGE = 900, 160, 34
+
+
+def title(report: Report) -> str:
+    """Return what a report is of, such as "Raspberry Pi 5 (board), 2026-11-27"; what is not a board
+    says so."""
+    return f"{report['board']} ({report['kind']}), {report['made'][:10]}"
+
+
+def figures(report: Report) -> dict[str, float]:
+    """Return every number of a report's sections, by its place; of the load its first and last
+    rate, and the hottest moment."""
+    found: dict[str, float] = {}
+    for name, section in report["sections"].items():
+        rest = {key: value for key, value in section.items() if key not in ("samples", "unix_s")}
+        found |= dict(_numbers(name, rest))
+    if samples := report["sections"].get("load", {}).get("samples"):
+        found["load.first_products_per_s"], found["load.last_products_per_s"] = edge_rates(samples)
+        if degrees := [s["temperature_c"] for s in samples if "temperature_c" in s]:
+            found["load.hottest_c"] = max(degrees)
+    return found
+
+
+def edge_rates(samples: Sequence[Mapping[str, float]]) -> tuple[float, float]:
+    """Return the mean rate of the load's first and of its last samples."""
+    first, last = (mean(s["products_per_s"] for s in part) for part in (samples[:EDGES], samples[-EDGES:]))
+    return first, last
+
+
+def _numbers(where: str, value: Any) -> Iterator[tuple[str, float]]:
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _numbers(f"{where}.{key}", one)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield where, float(value)
+
+
+def text_of(report: Report) -> str:
+    """Lay out a report's verdict for people: a line a finding, the worst first."""
+    mark = {"bad": "!!", "warning": " !", "good": "ok"}
+    lines = [title(report), *(f"{mark[f['level']]}  {f['about']:<12}  {f['text']}" for f in report["findings"])]
+    bad, warnings = report["bad"], report["warnings"]
+    lines.append(f"{bad} to put right, {warnings} to know of" if bad or warnings else "nothing found wrong")
+    return "\n".join(lines)
 
 
 def page(report: Report) -> str:

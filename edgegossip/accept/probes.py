@@ -99,7 +99,7 @@ def kernel_rates(machine: Machine) -> Section:
     rates: dict[str, dict[str, float]] = {}
     for kernel in bits.kernels(_KERNEL_BATCH):
         for isa in native.available_isas() if kernel.by_isa else [bits.ANY]:
-            run = partial(kernel.run, None if isa == bits.ANY else isa)
+            run = partial(kernel.call, None if isa == bits.ANY else isa)
             seconds = best(run, machine.clock, _KERNEL_S)
             rates.setdefault(kernel.name, {})[isa] = float(f"{kernel.values / seconds:.4g}")
     return {"values_per_s": rates}

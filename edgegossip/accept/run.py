@@ -10,7 +10,6 @@ from typing import Any
 
 from edgegossip import codecs
 from edgegossip.accept import probes
-from edgegossip.accept.document import FORMAT
 from edgegossip.accept.machine import Machine
 from edgegossip.accept.verdict import Prediction, judge
 from edgegossip.fleet.doctor.checks import DoctorFinding, examine, ordered
@@ -21,6 +20,7 @@ from edgegossip.sweep.results import plain
 from edgegossip.telemetry.machine import environment
 from edgegossip.types import ConfigError, EdgegossipError
 
+FORMAT = 1
 BUDGET_S = 600.0
 _CODEC_S = 0.2
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgegossip.accept.document import EDGES, edge_rates
+from edgegossip.accept.page import EDGES, edge_rates
 from edgegossip.fleet.doctor.checks import CLOCK_S, DoctorFinding
 from edgegossip.scale.devices import DEFAULT, DeviceProfile, FleetProfile, LinkProfile
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from edgegossip.accept import document
+from edgegossip.accept.page import SECTIONS, page, text_of
 from edgegossip.cli.options import JSON, OUTPUT, SETTINGS, command
 from edgegossip.options import option
 from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError
@@ -19,8 +19,6 @@ from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError
 class Accept:
     """Options of `edgegossip accept`."""
 
-    reports: tuple[Path, ...] = option((), argument=True, path="file", metavar="[A.json B.json]")
-    compare: bool = option(False, "Measure nothing; put two reports beside each other.")
     output: Path = OUTPUT(
         Path("accept.json"), "Write the report here; the page and the profile lie beside it.", path="file"
     )
@@ -30,7 +28,7 @@ class Accept:
     peer: str | None = option(
         None, "Also measure the link to a machine on which `calibrate --serve` runs.", metavar="HOST[:PORT]"
     )
-    only: tuple[str, ...] = option((), "Measure this section alone; may be repeated.", choices=tuple(document.SECTIONS))
+    only: tuple[str, ...] = option((), "Measure this section alone; may be repeated.", choices=SECTIONS)
     emulated: bool = option(False, "Say in the report that this machine is an emulated one.")
     recipe: str = option("cifar10-gossip", "Whose model is trained.")
     settings: tuple[str, ...] = SETTINGS()
@@ -48,24 +46,14 @@ def accept(options: Accept) -> int:
       edgegossip accept --profile raspberry-pi-4
       edgegossip accept --profile pi4-wifi --peer pi-2:7733 -o pi-1.json
       edgegossip accept --only storage --only load
-      edgegossip accept --compare pi-1.json pi-2.json
 
     Writes a report (JSON), a page of it (HTML) and a profile (TOML) for `plan` and `scale`. Every
     finding is one sentence with its cure; ends with 6 when something must be put right.
     """
-    if options.compare:
-        if len(options.reports) != 2:
-            raise ConfigError("--compare takes two reports: edgegossip accept --compare A.json B.json")
-        made = document.compared(*(document.load(path) for path in options.reports))
-        click.echo(json.dumps(made) if options.as_json else document.comparison_text(made))
-        return EXIT_OK
-    if options.reports:
-        raise ConfigError("reports are for --compare: edgegossip accept --compare A.json B.json")
     if options.output.suffix != ".json":
         raise ConfigError(f"-o {options.output}: name it .json; the page becomes .html and the profile .toml beside it")
     from edgegossip import recipe as recipes
     from edgegossip.accept.machine import Machine
-    from edgegossip.accept.page import page
     from edgegossip.accept.run import Options, measured_profile
     from edgegossip.accept.run import accept as measure
     from edgegossip.files import write_atomic, write_json
@@ -87,7 +75,7 @@ def accept(options: Accept) -> int:
     profile = measured_profile(report, options.output.stem)
     if profile is not None:
         write_atomic(options.output.with_suffix(".toml"), to_toml(profile).encode())
-    click.echo(json.dumps(report) if options.as_json else document.text_of(report))
+    click.echo(json.dumps(report) if options.as_json else text_of(report))
     if not options.as_json:
         click.echo(f"wrote {options.output}, and beside it the page{' and the profile' if profile else ''}")
     return EXIT_RUN if report["bad"] else EXIT_OK

@@ -115,20 +115,20 @@ def error_feedback(codec: Codec[S], decay: float = 1.0) -> ErrorFeedback[S]:
     Raises ConfigError on a codec that has a memory of its own, or with which the error would grow
     without end.
     """
-    from edgegossip.codecs.feedback import error_feedback as make
+    from edgegossip.codecs.feedback import ErrorFeedback
 
-    return make(codec, decay)
+    return ErrorFeedback(codec, decay)
 
 
 def by_tensor(codecs: Sequence[Codec[Any]], choose: Callable[[TensorSpec], int]) -> PerTensor:
-    """Return a codec that uses `codecs[choose(tensor)]` for every tensor: `per_tensor.per_tensor`,
-    whose own name is that of a module here.
+    """Return a codec that uses `codecs[choose(tensor)]` for every tensor.
 
-    Raises ConfigError on none or more than eight codecs, or one that itself chooses by tensor.
+    Raises ConfigError on none or more than eight codecs, or one that itself chooses by tensor;
+    `init` raises UsageError on a choice that is no index of `codecs`.
     """
-    from edgegossip.codecs.per_tensor import per_tensor
+    from edgegossip.codecs.per_tensor import PerTensor
 
-    return per_tensor(codecs, choose)
+    return PerTensor(tuple(codecs), choose)
 
 
 def for_layout(codec: Codec[Any], layout: Layout) -> Codec[Any]:

@@ -101,8 +101,4 @@ PARAMS = (
 )
 
 
-def _make(**params: Any) -> Auto:
-    return Auto(**params)
-
-
-FAMILIES = (Family("auto", _make, "dither or deadzone at the rate that suits each link", PARAMS),)
+FAMILIES = (Family("auto", Auto, "dither or deadzone at the rate that suits each link", PARAMS),)

@@ -65,20 +65,14 @@ def claims_of(codec: Codec[Any], x: Vec, layout: Layout) -> Claims:
 
 
 def _checked(stated: Any) -> Claims:
-    """What a user's claims() returned. Raises TypeError or ValueError, with the field, for what
-    nothing can be held to."""
+    """What a user's claims() returned. Raises TypeError or ValueError for what nothing can be held
+    to."""
     if not isinstance(stated, Claims):
         raise TypeError(f"claims() must return edgegossip.codecs.claims.Claims, got {type(stated).__name__}")
-    if not isinstance(stated.unbiased, bool | np.bool_ | None):
-        raise TypeError(f"claims(): unbiased = {stated.unbiased!r} is not True, False or None")
-    for field in ("variance", "entropy_bits"):
-        value = getattr(stated, field)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, Real):
-            raise TypeError(f"claims(): {field} = {value!r} is not a number or None")
-        if not 0 <= float(value) < math.inf:
-            raise ValueError(f"claims(): {field} = {value!r} is not a finite number from 0")
+    numbers = [value for value in (stated.variance, stated.entropy_bits) if value is not None]
+    good = all(isinstance(n, Real) and not isinstance(n, bool) and 0 <= float(n) < math.inf for n in numbers)
+    if not good or not isinstance(stated.unbiased, bool | np.bool_ | None):
+        raise ValueError(f"{stated}: unbiased is True, False or None, the others are finite numbers from 0 or None")
     return stated
 
 
@@ -267,29 +261,11 @@ _RULES: Mapping[str, Callable[[Any, Vec, Layout], Claims]] = {
 }
 
 
-# What stochastic rounding to a list of levels costs a given vector: its exact variance and the
-# entropy of its codes. Nothing is drawn: both are expectations over the rounding, by the formula;
-# `levels.py` has the bounds over all vectors. Definitions: a bucket's norm N (L2 or L-infinity), r
-# = |v_i| / N, levels 0 = l_0 < ... < 1; r between two of them goes up with probability (r - l_j) /
-# (l_(j+1) - l_j). The variance of a value is N^2 (l_(j+1) - r)(r - l_j).
+# The entropy of a given vector's codes. Nothing is drawn: it is an expectation over the rounding.
+# Definitions: a bucket's norm N (L2 or L-infinity), r = |v_i| / N, levels 0 = l_0 < ... < 1; r
+# between two of them goes up with probability (r - l_j) / (l_(j+1) - l_j).
 
 Norm: TypeAlias = Literal["l2", "linf"]
-
-
-def normalized_variance(
-    levels: Sequence[float] | NDArray[np.floating], x: Vec, bucket: int = 0, norm: Norm = "l2"
-) -> float:
-    """Return E||Q(x) - x||^2 / ||x||^2 of float32[n] in buckets of `bucket` values (0: one bucket);
-    0 for a vector of zeros.
-
-    Raises UsageError unless the levels increase from 0 to 1.
-    """
-    grid = require_levels(levels)
-    error = square = 0.0
-    for r, low, size in _intervals(grid, x, bucket, norm):
-        error += float((size**2 * (grid[low + 1] - r) * (r - grid[low])).sum())
-        square += float((size**2 * r**2).sum())
-    return error / square if square else 0.0
 
 
 def code_entropy(levels: Sequence[float] | NDArray[np.floating], x: Vec, bucket: int = 0, norm: Norm = "l2") -> float:
@@ -299,7 +275,7 @@ def code_entropy(levels: Sequence[float] | NDArray[np.floating], x: Vec, bucket:
     grid = require_levels(levels)
     counts = np.zeros((2, grid.size))  # by sign and level
     at = 0
-    for r, low, _ in _intervals(grid, x, bucket, norm):
+    for r, low in _intervals(grid, x, bucket, norm):
         r, low = r.ravel(), low.ravel()
         up = (r - grid[low]) / (grid[low + 1] - grid[low])
         negative = np.signbit(x[at : at + r.size]).astype(np.int64)
@@ -321,9 +297,9 @@ def entropy_bits(counts: ArrayLike) -> float:
 
 def _intervals(
     grid: NDArray[np.float64], x: Vec, bucket: int, norm: Norm
-) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]]:
-    """r, the level at or below it and the norm, float64[buckets, b] each, some buckets at a time;
-    then the last, shorter bucket."""
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
+    """r and the level at or below it, float64[buckets, b] each, some buckets at a time; then the
+    last, shorter bucket."""
     width = bucket or max(x.size, 1)
     step = max(1, CHUNK_VALUES // width) * width
     whole = x.size // width * width
@@ -334,4 +310,4 @@ def _intervals(
         size = np.abs(x[part].astype(np.float64)).reshape(-1, min(width, part.stop - part.start))
         n = np.sqrt((size**2).sum(1, keepdims=True)) if norm == "l2" else size.max(1, keepdims=True)
         r = np.minimum(np.divide(size, n, out=np.zeros_like(size), where=n > 0), 1.0)
-        yield r, np.minimum(np.searchsorted(grid, r, side="right") - 1, grid.size - 2), n
+        yield r, np.minimum(np.searchsorted(grid, r, side="right") - 1, grid.size - 2)

@@ -9,7 +9,7 @@ alpha)^beta). CO3 sends G(k x) / k, with G rounding to the nearest of the 11 num
 Deviations from the paper. Its equation 9 calls k an exponent bias and divides by the standard
 deviation; its numbers are those of k = poly(beta) / alpha with the law's *scale parameter* alpha,
 and they are wrong below beta = .5. Here k comes from a table of true optima (`gennorm_tables.py`),
-and eq 9 stays as `eq9_scale` for comparison. beta is fitted by moments: (E|x|)^2 / E x^2 =
+and eq 9 is `lab/papers/bounds.py`'s. beta is fitted by moments: (E|x|)^2 / E x^2 =
 Gamma(2/b)^2 / (Gamma(1/b) Gamma(3/b)), which lies between 0 and 3/4.
 
 Only tables and + - * / are used, no exp, log or gamma function: every CPU gets the same k from the
@@ -27,6 +27,7 @@ import numpy as np
 from typing_extensions import override
 
 from edgegossip.codecs.base import Body, Codec, Ctx, StatelessCodec
+from edgegossip.codecs.checks import flat
 from edgegossip.codecs.feedback import ErrorFeedback
 from edgegossip.codecs.gennorm_tables import MARGINALS, OPTIMA
 from edgegossip.codecs.quantised import (
@@ -36,9 +37,8 @@ from edgegossip.codecs.quantised import (
     Reader,
     Scale,
     encode_body,
-    reader_of,
 )
-from edgegossip.codecs.registry import Family, Param, check_fields, without_params
+from edgegossip.codecs.registry import Family, Param, check_fields
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import LevelKind, Moments, Quantiser
 from edgegossip.types import UsageError, Vec
@@ -107,20 +107,6 @@ def scale_for(sum_abs: float, sum_squares: float, max_abs: float, n: int) -> np.
     if ratio >= _RATIOS[0]:
         k = max(k, _interpolate(_SCALES, ratio) / (sum_abs / n))
     return np.float32(min(max(k, K_MIN), K_MAX))
-
-
-def eq9_scale(alpha: float, beta: float) -> float:
-    """Return the paper's k, (0.46 - 2.85 b + 5.37 b^2 - 2.85 b^3 + 0.52 b^4) / alpha, equation 9
-    with alpha in sigma's place.
-
-    A reference only. Within 15 % of the optimum for beta from .5 to 2; raises UsageError outside.
-    (At .3 its relative error would be .85 where .38 is possible.)
-    """
-    if not 0.5 <= beta <= 2.0:
-        raise UsageError(f"equation 9 holds for beta from 0.5 to 2, got {beta}")
-    if not 0 < alpha < float("inf"):
-        raise UsageError(f"alpha = {alpha} must be positive")
-    return (0.46 + beta * (-2.85 + beta * (5.37 + beta * (-2.85 + beta * 0.52)))) / alpha
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +178,7 @@ class Co3Grid(QuantisedBodies[Layout], StatelessCodec):
 
     @override
     def reader(self, body: Body, layout: Layout) -> Reader:
-        return reader_of(body, layout, _QUANTISER, self.name, tables=_TABLES)
+        return Reader(flat(body), layout, _QUANTISER, self.name, tables=_TABLES)
 
 
 def _scale(m: Moments, n: int) -> Scale:
@@ -200,7 +186,7 @@ def _scale(m: Moments, n: int) -> Scale:
     return Scale(k, static_table_for(fit(m.magnitudes, m.squares, n).beta).index)
 
 
-def _co3(gamma: float, stage: EntropyCoder) -> Codec[Any]:
+def _co3(gamma: float = 0.0, stage: EntropyCoder = "huffman") -> Codec[Any]:
     return ErrorFeedback(Co3Grid(stage), gamma, "co3") if gamma else Co3Grid(stage)
 
 
@@ -216,6 +202,5 @@ FAMILIES = (
             _CODER,
         ),
         Co3Grid.wire_id,
-        without_params("co3", Co3Grid),
     ),
 )

@@ -31,7 +31,7 @@ from edgegossip.codecs.checks import nonfinite, require_body_bytes, require_out
 from edgegossip.codecs.keys import tensor_keys
 from edgegossip.codecs.registry import Family, Param, check_fields
 from edgegossip.layout import Layout
-from edgegossip.native import eden
+from edgegossip.native import _native
 from edgegossip.types import DecodeError, Vec
 
 _KEY = struct.Struct("<Q")
@@ -65,7 +65,7 @@ class Eden(Codec[Layout]):
         body = np.empty(self._body_bytes(state), np.uint8)
         body[: _KEY.size] = np.frombuffer(_KEY.pack(ctx.key & _MASK), np.uint8)
         keys = tensor_keys(ctx.key, len(state.tensors))
-        if (bad := eden.encode(x, state.offsets, keys, self.bits, body[_KEY.size :])) >= 0:
+        if (bad := _native.eden_encode(x, state.offsets, keys, self.bits, body[_KEY.size :])) >= 0:
             raise nonfinite(state, bad)
         return body.data.toreadonly(), state
 
@@ -75,7 +75,7 @@ class Eden(Codec[Layout]):
         data = require_body_bytes(body, self._body_bytes(layout), self.name)
         keys = tensor_keys(_KEY.unpack_from(data)[0], len(layout.tensors))
         values = np.empty(layout.size, np.float32) if out is None else out
-        if (bad := eden.decode(data[_KEY.size :], layout.offsets, keys, self.bits, values, weight)) >= 0:
+        if (bad := _native.eden_decode(data[_KEY.size :], layout.offsets, keys, self.bits, values, weight)) >= 0:
             raise _invalid(layout, bad)
         return values
 
@@ -83,11 +83,11 @@ class Eden(Codec[Layout]):
         """Raise DecodeError unless it can be decoded: any codes are sound, so only the scales are
         looked at."""
         data = require_body_bytes(body, self._body_bytes(layout), self.name)
-        if (bad := eden.fault(data[_KEY.size :], layout.offsets, layout.size, self.bits)) >= 0:
+        if (bad := _native.eden_fault(data[_KEY.size :], layout.offsets, layout.size, self.bits)) >= 0:
             raise _invalid(layout, bad)
 
     def _body_bytes(self, layout: Layout) -> int:
-        return _KEY.size + eden.size(layout.offsets, layout.size, self.bits)
+        return _KEY.size + _native.eden_bytes(layout.offsets, layout.size, self.bits)
 
 
 def _invalid(layout: Layout, tensor: int) -> DecodeError:

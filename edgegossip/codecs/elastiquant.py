@@ -27,6 +27,7 @@ import numpy as np
 from typing_extensions import override
 
 from edgegossip.codecs.base import Body, Ctx
+from edgegossip.codecs.checks import flat
 from edgegossip.codecs.levels import geometric_levels, increases_from_0_to_1
 from edgegossip.codecs.quantised import (
     BUCKET,
@@ -36,7 +37,6 @@ from edgegossip.codecs.quantised import (
     Reader,
     bucket_error,
     encode_body,
-    reader_of,
 )
 from edgegossip.codecs.registry import Family, Param, check_fields, preset
 from edgegossip.layout import Layout
@@ -89,7 +89,7 @@ class ElastiQuant(QuantisedBodies[Layout]):
 
     @override
     def reader(self, body: Body, layout: Layout) -> Reader:
-        return reader_of(body, layout, self.quantiser(), self.name)
+        return Reader(flat(body), layout, self.quantiser(), self.name)
 
     @property
     def p(self) -> float:

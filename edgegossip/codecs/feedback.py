@@ -147,11 +147,6 @@ def _corrected(x: Vec, memory: Vec | None, decay: float) -> Vec:
     return total
 
 
-def error_feedback(codec: Codec[S], decay: float = 1.0) -> ErrorFeedback[S]:
-    """Return `codec` with error feedback, as a user writes it in Python."""
-    return ErrorFeedback(codec, decay)
-
-
 _DECAY = Param("decay", 1.0, "share of the error that the next message makes up for (gamma)", low=0.0, high=1.0)
 
 FAMILIES = (

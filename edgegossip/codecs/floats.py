@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from edgegossip.codecs.base import Body, Ctx, StatelessCodec
 from edgegossip.codecs.checks import flat, nonfinite, require_body_bytes, require_input, require_out
-from edgegossip.codecs.registry import Family, without_params
+from edgegossip.codecs.registry import Family
 from edgegossip.layout import Layout
 from edgegossip.native import half
 from edgegossip.types import DecodeError, Vec
@@ -102,19 +102,7 @@ class Bf16(Float):
 
 
 FAMILIES = (
-    Family("fp32", Fp32, "32 bits a value, exact", wire_id=Fp32.wire_id, from_params=without_params("fp32", Fp32)),
-    Family(
-        "fp16",
-        Fp16,
-        "16 bits a value, nearest, saturating",
-        wire_id=Fp16.wire_id,
-        from_params=without_params("fp16", Fp16),
-    ),
-    Family(
-        "bf16",
-        Bf16,
-        "16 bits a value, nearest, with the range of float32",
-        wire_id=Bf16.wire_id,
-        from_params=without_params("bf16", Bf16),
-    ),
+    Family("fp32", Fp32, "32 bits a value, exact", wire_id=Fp32.wire_id),
+    Family("fp16", Fp16, "16 bits a value, nearest, saturating", wire_id=Fp16.wire_id),
+    Family("bf16", Bf16, "16 bits a value, nearest, with the range of float32", wire_id=Bf16.wire_id),
 )

@@ -18,10 +18,11 @@ from typing_extensions import override
 
 from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.codecs.checks import flat, require_body_bytes, require_input, require_out
-from edgegossip.codecs.keys import tensor_key, uniform_words
+from edgegossip.codecs.keys import tensor_key
 from edgegossip.codecs.registry import Family, Param, check_fields
 from edgegossip.layout import Layout
 from edgegossip.native import half, matrix
+from edgegossip.native.quantise import uniform32
 from edgegossip.types import DecodeError, Vec
 
 MAX_RANK = 64
@@ -198,7 +199,7 @@ class Atomo(Codec[Layout]):
         floor = float(norms.max()) * norms.size * _ROUNDING
         chances = probabilities([s if s > floor else 0.0 for s in norms.tolist()], self.rank)
         words = np.ceil(np.array(chances) * 2.0**32)
-        drawn = uniform_words(key, band.first_atom, norms.size)
+        drawn = uniform32(key, band.first_atom, norms.size)
         chosen = np.flatnonzero(drawn < words)
         count = int(chosen.size)
         factors = np.empty((count, band.rows + band.cols), np.float32)
@@ -344,7 +345,7 @@ class PowerSgd(Codec[PowerSgdState]):
     @override
     def init(self, layout: Layout) -> PowerSgdState:
         parts = [
-            uniform_words(tensor_key(_START_KEY, t.index), 0, self.rank * t.cols)
+            uniform32(tensor_key(_START_KEY, t.index), 0, self.rank * t.cols)
             for t in unfolded(layout, self.rank)
             if t.rows
         ]

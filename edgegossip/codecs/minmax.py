@@ -20,7 +20,7 @@ from typing_extensions import override
 from edgegossip import native
 from edgegossip.codecs.base import Body, Ctx, StatelessCodec
 from edgegossip.codecs.checks import nonfinite, require_body_bytes, require_out
-from edgegossip.codecs.registry import Family, without_params
+from edgegossip.codecs.registry import Family
 from edgegossip.layout import Layout
 from edgegossip.types import DecodeError, Vec
 
@@ -71,11 +71,5 @@ def _body_bytes(layout: Layout) -> int:
 
 
 FAMILIES = (
-    Family(
-        "minmax8",
-        MinMax8,
-        "8 bits a value between each tensor's minimum and maximum",
-        wire_id=MinMax8.wire_id,
-        from_params=without_params("minmax8", MinMax8),
-    ),
+    Family("minmax8", MinMax8, "8 bits a value between each tensor's minimum and maximum", wire_id=MinMax8.wire_id),
 )

@@ -11,7 +11,7 @@ frame's parameters, so that any of this package's codecs may be inside.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import groupby
@@ -206,13 +206,6 @@ def _runs(layout: Layout, choices: bytes) -> Iterator[_Run]:
         end = start + len(list(group))
         yield _Run(codec, int(layout.offsets[start]), Layout(layout.tensors[start:end]))
         start = end
-
-
-def per_tensor(codecs: Sequence[Codec[Any]], choose: Choose) -> PerTensor:
-    """Return a codec that uses `codecs[choose(tensor)]` for every tensor, as a user writes it in
-    Python. Raises ConfigError on too many codecs, or one of them that is itself a choice by tensor;
-    `init` raises UsageError on a choice that is no index of `codecs`."""
-    return PerTensor(tuple(codecs), choose)
 
 
 def exact_statistics(codec: Codec[Any], exact: Codec[Any]) -> PerTensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from edgegossip.codecs import zstd
 from edgegossip.codecs.base import Body, Codec, S
-from edgegossip.codecs.checks import flat, nonfinite, require_out
+from edgegossip.codecs.checks import nonfinite, require_out
 from edgegossip.codecs.keys import tensor_keys
 from edgegossip.codecs.registry import Param
 from edgegossip.layout import Layout
@@ -183,29 +183,16 @@ class QuantisedBodies(ABC, Codec[S]):
         self.reader(body, layout).read(out, weight)
 
 
-def reader_of(
-    body: Body,
-    layout: Layout,
-    quantiser: Quantiser,
-    name: str,
-    *,
-    tables: NDArray[np.uint8] = coding.NO_TABLES,
-    start: int = 0,
-) -> Reader:
-    """Return what reads a body that `encode_body` makes, whose head ends at `start`."""
-    return Reader(flat(body), layout, quantiser, name, tables, start)
-
-
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """The sections of a body."""
+    """The sections of a body that `encode_body` made, whose head ends at `start`."""
 
     data: memoryview
     layout: Layout
     quantiser: Quantiser
     name: str
-    tables: NDArray[np.uint8]
-    start: int
+    tables: NDArray[np.uint8] = field(default_factory=lambda: coding.NO_TABLES)
+    start: int = 0
 
     def read(self, values: Vec | None, weight: float | None) -> None:
         """Decode all of them into float32[n], or only check them. Raises DecodeError."""

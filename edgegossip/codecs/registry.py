@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from numbers import Integral, Real
-from types import MappingProxyType
 from typing import Any, TypeAlias, TypeGuard, TypeVar, cast
 
 from edgegossip import plugins
@@ -105,9 +104,9 @@ def _shown(value: object) -> str:
 @dataclass(frozen=True, slots=True)
 class Family:
     """One codec name. `make` takes the parameters as keywords, all of them, checked one by one; it
-    raises ConfigError when they do not go together. `wire_id` with `from_params` says how a
-    receiver rebuilds it from a frame (DecodeError on bad bytes); a codec around others has
-    `from_params_around`, which also gets what rebuilds those inside."""
+    raises ConfigError when they do not go together. A receiver rebuilds one with a `wire_id` from
+    the frame's parameters: by `from_params` (DecodeError on bad bytes), by `from_params_around`,
+    which also gets what rebuilds those inside, or, where there are none, by `make` alone."""
 
     name: str
     make: Callable[..., Codec[Any]]
@@ -143,22 +142,7 @@ class Registry:
     """Families by name and by wire id. Built once."""
 
     families: Mapping[str, Family]
-    by_wire_id: Mapping[int, Family] = field(default_factory=lambda: MappingProxyType({}))
-
-    @classmethod
-    def of(cls, families: Iterable[Family]) -> Registry:
-        """Raises ValueError (a mistake in this package, not of its user) on a repeated name or wire
-        id."""
-        by_name: dict[str, Family] = {}
-        by_wire_id: dict[int, Family] = {}
-        for family in families:
-            if by_name.setdefault(family.name, family) is not family:
-                raise ValueError(f"two codecs are named {family.name}")
-            if family.wire_id is None:
-                continue
-            if by_wire_id.setdefault(family.wire_id, family) is not family:
-                raise ValueError(f"{family.name} and {by_wire_id[family.wire_id].name} share wire id {family.wire_id}")
-        return cls(MappingProxyType(by_name), MappingProxyType(by_wire_id))
+    by_wire_id: Mapping[int, Family]
 
     @classmethod
     def from_files(cls, package: str, files: Mapping[str, Sequence[str]], wire_ids: Mapping[int, str]) -> Registry:
@@ -234,8 +218,11 @@ class Registry:
             raise DecodeError(f"{len(params)} bytes of codec parameters exceed the limit of {MAX_PARAMS_BYTES}")
         if family.from_params_around is not None:
             return family.from_params_around(bytes(params), self.from_wire)
-        assert family.from_params is not None, f"{family.name} has a wire id, and nothing that rebuilds it"
-        return family.from_params(bytes(params))
+        if family.from_params is not None:
+            return family.from_params(bytes(params))
+        if params:
+            raise DecodeError(f"{family.name} has no wire parameters, the frame carries {len(params)} bytes of them")
+        return family.make()
 
     def _foreign(self, codec_id: int) -> Family | None:
         """The family of another package whose bodies go by this number."""
@@ -254,17 +241,6 @@ def preset(name: str, family: Family, help: str, **defaults: Any) -> Family:
         raise ValueError(f"preset {name}: {family.name} has no parameters {sorted(unknown)}")
     params = tuple(replace(p, default=defaults.get(p.name, p.default)) for p in family.params)
     return Family(name, family.make, help, params)
-
-
-def without_params(name: str, make: Callable[[], Codec[Any]]) -> Callable[[bytes], Codec[Any]]:
-    """Return `from_params` of a codec that puts nothing in the frame's parameter field."""
-
-    def from_params(params: bytes) -> Codec[Any]:
-        if params:
-            raise DecodeError(f"{name} has no wire parameters, the frame carries {len(params)} bytes of them")
-        return make()
-
-    return from_params
 
 
 _ARTICLES = {

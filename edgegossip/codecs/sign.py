@@ -18,8 +18,9 @@ from typing import ClassVar
 from typing_extensions import override
 
 from edgegossip.codecs.base import Body, Ctx, StatelessCodec
-from edgegossip.codecs.quantised import CODER, EntropyCoder, QuantisedBodies, Reader, Scale, encode_body, reader_of
-from edgegossip.codecs.registry import Family, Param, check_fields, without_params
+from edgegossip.codecs.checks import flat
+from edgegossip.codecs.quantised import CODER, EntropyCoder, QuantisedBodies, Reader, Scale, encode_body
+from edgegossip.codecs.registry import Family, Param, check_fields
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import LevelKind, Moments, Quantiser
 from edgegossip.types import Vec
@@ -44,7 +45,7 @@ class SignSgd(QuantisedBodies[Layout], StatelessCodec):
 
     @override
     def reader(self, body: Body, layout: Layout) -> Reader:
-        return reader_of(body, layout, _SIGNS, self.name)
+        return Reader(flat(body), layout, _SIGNS, self.name)
 
 
 def _mean_magnitude(m: Moments, n: int) -> Scale:
@@ -87,7 +88,7 @@ class TernGrad(QuantisedBodies[Layout], StatelessCodec):
 
     @override
     def reader(self, body: Body, layout: Layout) -> Reader:
-        return reader_of(body, layout, _TERNARY, self.name)
+        return Reader(flat(body), layout, _TERNARY, self.name)
 
     def _scale(self, m: Moments, n: int) -> Scale:
         limit = self.clip * math.sqrt(m.squares / n) if self.clip else math.inf
@@ -101,19 +102,7 @@ _TERNGRAD_PARAMS = (
 
 FAMILIES = (
     Family(
-        "signsgd",
-        SignSgd,
-        "the sign of each value, times the tensor's mean magnitude",
-        (SIGN_CODER,),
-        SignSgd.wire_id,
-        without_params("signsgd", SignSgd),
+        "signsgd", SignSgd, "the sign of each value, times the tensor's mean magnitude", (SIGN_CODER,), SignSgd.wire_id
     ),
-    Family(
-        "terngrad",
-        TernGrad,
-        "three stochastic levels a tensor",
-        _TERNGRAD_PARAMS,
-        TernGrad.wire_id,
-        without_params("terngrad", TernGrad),
-    ),
+    Family("terngrad", TernGrad, "three stochastic levels a tensor", _TERNGRAD_PARAMS, TernGrad.wire_id),
 )

@@ -33,22 +33,18 @@ from typing_extensions import override
 
 from edgegossip.codecs.base import Body, Codec, Ctx, StatelessCodec
 from edgegossip.codecs.checks import flat, nonfinite, require_finite, require_out
-from edgegossip.codecs.registry import Family, Param, check_fields, without_params
+from edgegossip.codecs.registry import Family, Param, check_fields
 from edgegossip.layout import Layout
 from edgegossip.native import half, sparse
 from edgegossip.types import DecodeError, Vec
 
 _KEY_MASK = 2**64 - 1
 _SLACK = 1 - 1e-12
-_FEW = 8  # tensors that are sooner counted one by one than all at once
 
 
 def counts(layout: Layout, ratio: float) -> sparse.Counts:
     """Return int64[tensors]: k = max(1, ceil(ratio n)) of every tensor, 0 of an empty one; `ratio`
     from 0 to 1."""
-    if len(layout.tensors) <= _FEW:
-        few = [(t.size, math.ceil(t.size * ratio * _SLACK)) for t in layout.tensors]
-        return np.array([min(max(wanted, 1), size) for size, wanted in few], np.int64)
     sizes = np.diff(layout.offsets)
     wanted = np.ceil(sizes * ratio * _SLACK).astype(np.int64)
     return np.minimum(np.maximum(wanted, 1), sizes)
@@ -249,26 +245,13 @@ _DGC_PARAMS = (
 )
 
 FAMILIES = (
-    Family(
-        "topk",
-        TopK,
-        "the largest values of every tensor, exact",
-        (RATIO, VALUES),
-        wire_id=TopK.wire_id,
-        from_params=without_params("topk", TopK),
-    ),
+    Family("topk", TopK, "the largest values of every tensor, exact", (RATIO, VALUES), wire_id=TopK.wire_id),
     Family(
         "randk",
         RandK,
         "random values of every tensor, unbiased, without positions",
         (RATIO, VALUES, _UNBIASED),
         wire_id=RandK.wire_id,
-        from_params=without_params("randk", RandK),
     ),
-    Family(
-        "dgc",
-        Dgc,
-        "top-k with momentum correction, masking, clipping and warm-up of the ratio",
-        _DGC_PARAMS,
-    ),
+    Family("dgc", Dgc, "top-k with momentum correction, masking, clipping and warm-up of the ratio", _DGC_PARAMS),
 )

@@ -25,7 +25,7 @@ from typing_extensions import override
 
 from edgegossip.codecs.base import Body, Ctx, StatelessCodec
 from edgegossip.codecs.checks import flat, require_input, require_out, write
-from edgegossip.codecs.registry import Family, Param, check_fields, without_params
+from edgegossip.codecs.registry import Family, Param, check_fields
 from edgegossip.codecs.sparse import encode_topk
 from edgegossip.codecs.stepped import DeadZone
 from edgegossip.layout import Layout, TensorSpec
@@ -142,6 +142,5 @@ FAMILIES = (
         "the largest values of every chunk in 2 bits each, for error feedback",
         _PARAMS,
         SparseLoCo.wire_id,
-        without_params("sparseloco", SparseLoCo),
     ),
 )

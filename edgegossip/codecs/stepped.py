@@ -38,7 +38,7 @@ from typing_extensions import override
 from edgegossip.codecs.base import Body, Ctx, StatelessCodec
 from edgegossip.codecs.checks import flat, nonfinite, require_out
 from edgegossip.codecs.keys import tensor_key
-from edgegossip.codecs.registry import Family, Param, check_fields, without_params
+from edgegossip.codecs.registry import Family, Param, check_fields
 from edgegossip.layout import Layout
 from edgegossip.native import coding, quantise, stepped
 from edgegossip.types import ConfigError, DecodeError, Vec
@@ -341,10 +341,7 @@ PARAMS = (
 
 
 def _family(codec: type[SteppedCodec], help: str) -> Family:
-    def make(**params: Any) -> SteppedCodec:
-        return codec(**params)
-
-    return Family(codec.name, make, help, PARAMS, codec.wire_id, without_params(codec.name, codec))
+    return Family(codec.name, codec, help, PARAMS, codec.wire_id)
 
 
 FAMILIES = (

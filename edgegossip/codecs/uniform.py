@@ -31,9 +31,8 @@ from edgegossip.codecs.quantised import (
     Reader,
     bucket_error,
     encode_body,
-    reader_of,
 )
-from edgegossip.codecs.registry import Family, Param, check_fields, preset, without_params
+from edgegossip.codecs.registry import Family, Param, check_fields, preset
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import LevelKind, Quantiser
 from edgegossip.types import ConfigError, DecodeError, UsageError, Vec
@@ -72,7 +71,7 @@ class Qsgd(QuantisedBodies[Layout]):
 
     @override
     def reader(self, body: Body, layout: Layout) -> Reader:
-        return reader_of(body, layout, self._quantiser, self.name)
+        return Reader(flat(body), layout, self._quantiser, self.name)
 
     def grid(self) -> NDArray[np.float64]:
         """Return its levels, from 0 to 1."""
@@ -107,12 +106,7 @@ def _from_params(name: str, make: Callable[[int, int], Qsgd]) -> Callable[[bytes
 _ALL = (Param("bits", 4, "bits a value, sign included", low=_MIN_BITS, high=_MAX_BITS), BUCKET, CODER)
 
 _QSGD = Family(
-    "qsgd",
-    Qsgd,
-    "stochastic uniform levels of a bucket's L2 norm",
-    _ALL,
-    Qsgd.wire_id,
-    _from_params("qsgd", Qsgd),
+    "qsgd", Qsgd, "stochastic uniform levels of a bucket's L2 norm", _ALL, Qsgd.wire_id, _from_params("qsgd", Qsgd)
 )
 _QSGD_INF = Family(
     "qsgd-inf",
@@ -191,7 +185,7 @@ class ElastiCl(QuantisedBodies[ElastiClState]):
 
     @override
     def reader(self, body: Body, layout: Layout) -> Reader:
-        return reader_of(body, layout, _quantiser_of(body), self.name, start=_LEVELS_HEAD.size)
+        return Reader(flat(body), layout, _quantiser_of(body), self.name, start=_LEVELS_HEAD.size)
 
     def _updated(self, state: ElastiClState, ctx: Ctx) -> ElastiClState:
         """The state with this message's loss and learning rate; the first one fixes the rule. One
@@ -240,6 +234,5 @@ FAMILIES = (
         "stochastic uniform levels, more of them as the loss falls",
         _ELASTICL_PARAMS,
         ElastiCl.wire_id,
-        without_params("elasticl", ElastiCl),
     ),
 )

@@ -17,7 +17,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from torch import nn
@@ -37,7 +37,6 @@ _CALL_HOOKS = (
 _LOAD_HOOKS = "_load_state_dict_pre_hooks"  # which know their module
 _STATE_HOOKS = ("_state_dict_pre_hooks", "_state_dict_hooks", _LOAD_HOOKS, "_load_state_dict_post_hooks")
 _M = TypeVar("_M", bound=nn.Module)
-_WAS = "_int8_was"  # in the __dict__ of what replaced something: what that was, for the report of a later `convert`
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +76,7 @@ def convert(model: nn.Module, dw: int = 16, norms: str = "keep") -> nn.Module:
     gradients that weight gradients are made of: 16, or 8, which is faster on some machines and
     coarser; a model that is converted already gets the new one. Make the optimizer afterwards,
     where batchnorm layers are replaced. Warns with `ConversionNotice`; `conversion(model)` says the
-    same in full, also of what an earlier call replaced. Raises ConfigError for another `dw` or
-    `norms`.
+    same in full. Raises ConfigError for another `dw` or `norms`.
 
     Example:
         model = edgegossip.int8.convert(model)
@@ -98,7 +96,7 @@ def convert(model: nn.Module, dw: int = 16, norms: str = "keep") -> nn.Module:
         if hasattr(layer, "dw"):
             layer.dw = dw  # type: ignore[assignment]
     report = Conversion(dw, tuple(plan.int8), tuple(plan.replaced), tuple(plan.dropped), tuple(plan.fp32))
-    for notice in _news(report, plan.known).notices():
+    for notice in report.notices():
         warnings.warn(notice, ConversionNotice, stacklevel=2)
     model.__dict__["_int8_conversion"] = report
     memory.retain_pool(model, *converted)
@@ -106,7 +104,7 @@ def convert(model: nn.Module, dw: int = 16, norms: str = "keep") -> nn.Module:
 
 
 def conversion(model: nn.Module) -> Conversion | None:
-    """Return what `convert` did to this model, or None."""
+    """Return what the last `convert` did to this model, or None."""
     return model.__dict__.get("_int8_conversion")
 
 
@@ -120,7 +118,6 @@ class _Plan:
     replaced: list[tuple[str, str]] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     fp32: list[tuple[str, str]] = field(default_factory=list)
-    known: set[str] = field(default_factory=set)  # what an earlier `convert` replaced or dropped
     classes: dict[nn.Module, type[nn.Module]] = field(default_factory=dict)  # modules that get another class
     instead: dict[nn.Module, nn.Module] = field(default_factory=dict)  # of a replaced module: one, at all these places
     moves: list[tuple[nn.Module, str, nn.Module]] = field(default_factory=list)  # parent, key, who is to stand there
@@ -134,24 +131,19 @@ def _shortened(names: list[str]) -> str:
     return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"
 
 
-def _news(report: Conversion, known: set[str]) -> Conversion:
-    replaced = tuple((name, was) for name, was in report.replaced if name not in known)
-    return replace(report, replaced=replaced, dropped=tuple(name for name in report.dropped if name not in known))
-
-
 def _planned(
     module: nn.Module, name: str, before: nn.Module | None, above: tuple[nn.Module, ...], plan: _Plan
 ) -> nn.Module:
     """Who is to stand at one of the module's places. `before` it: its neighbour in an
     nn.Sequential; `above`: what it is in."""
     shown, (target, problem) = name or type(module).__name__, _target(module)
-    if layers.is_int8(module) or _WAS in module.__dict__:
-        _recall(module, shown, plan)
+    if layers.is_int8(module):
+        plan.int8.append(shown)
     elif problem is not None:
         plan.fp32.append((shown, problem))
     elif type(module) is nn.ReLU and plan.makes_evonorm_of(before):
         plan.dropped.append(shown)
-        return _instead(module, _nothing_for, plan)
+        return _instead(module, lambda _: nn.Identity(), plan)
     elif target is None:
         _plan_children(module, name, above, plan)
     else:
@@ -178,17 +170,6 @@ def _plan_children(module: nn.Module, name: str, above: tuple[nn.Module, ...], p
         before = child if isinstance(module, nn.Sequential) else None
 
 
-def _recall(module: nn.Module, shown: str, plan: _Plan) -> None:
-    """A layer that is int8 already, or what an earlier `convert` left in the place of a ReLU."""
-    was = module.__dict__.get(_WAS)
-    if layers.is_int8(module):
-        plan.int8.append(shown)
-        plan.replaced += [] if was is None else [(shown, was)]
-    else:
-        plan.dropped.append(shown)
-    plan.known.add(shown)
-
-
 def _instead(module: _M, make: Callable[[_M], nn.Module], plan: _Plan) -> nn.Module:
     if module not in plan.instead:
         plan.instead[module] = make(module)
@@ -197,8 +178,6 @@ def _instead(module: _M, make: Callable[[_M], nn.Module], plan: _Plan) -> nn.Mod
 
 def _carry_out(plan: _Plan) -> None:
     for module, target in plan.classes.items():
-        if type(module) in _REPLACED and type(module) is not nn.BatchNorm2d:
-            module.__dict__[_WAS] = _REPLACED[type(module)]
         module.__class__ = target
     for old, new in plan.instead.items():
         _hand_over(old, new)
@@ -322,12 +301,4 @@ def _evonorm_of(norm: nn.BatchNorm2d) -> layers.RangeEvoNorm:
         made.gamma, made.beta = norm.weight, norm.bias
         made.v.data = made.v.data.to(norm.weight)
         made.v.requires_grad_(norm.weight.requires_grad or norm.bias.requires_grad)
-    made.__dict__[_WAS] = _REPLACED[nn.BatchNorm2d]
-    return made
-
-
-def _nothing_for(relu: nn.ReLU) -> nn.Identity:
-    """In the place of a ReLU that the norm before it contains."""
-    made = nn.Identity()
-    made.__dict__[_WAS] = "relu"
     return made

@@ -26,70 +26,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.native import _native
-from edgegossip.types import Vec
 
 __all__ = ["available_isas", "compiled_isas", "first_nonfinite", "isa", "minmax8_decode", "minmax8_encode"]
 
 Offsets: TypeAlias = NDArray[np.int64]
 
+isa = _native.isa
+"""Return the instruction set that functions use when not told otherwise."""
 
-def isa() -> str:
-    """Return the instruction set that functions use when not told otherwise."""
-    return _native.isa()
+available_isas = _native.available_isas
+"""Return what this machine can execute, slowest first."""
 
+compiled_isas = _native.compiled_isas
+"""Return what this build contains, slowest first."""
 
-def available_isas() -> list[str]:
-    """Return what this machine can execute, slowest first."""
-    return _native.available_isas()
+first_nonfinite = _native.first_nonfinite
+"""Return the index of the first tensor of x, float32[n], that holds a NaN or an infinity; -1
+when all are finite."""
 
+minmax8_encode = _native.minmax8_encode
+"""Quantise every tensor of x, float32[n], to 8 bits between its own minimum and maximum
+(Bagua's MinMaxUInt8).
 
-def compiled_isas() -> list[str]:
-    """Return what this build contains, slowest first."""
-    return _native.compiled_isas()
+scale = 255 / ((max - min)(1 + 1e-7)); ub = rint(max scale); lb = ub - 255; q = clamp(rint(x
+scale), lb, ub) - lb.
 
+`out` is uint8[8 * tensors + n]: a pair (min, max) of little-endian float32 a tensor, (0, 0) for
+an empty one and -0 written as 0, then the n codes q. Arithmetic is float32 with scale rounded
+to float32, and double throughout for a tensor whose scale is not a normal float32 or for which
+max(|min|, |max|) scale > 2^18. A constant tensor has codes 0.
 
-def first_nonfinite(x: Vec, offsets: Offsets, isa: str | None = None) -> int:
-    """Return the index of the first tensor of x, float32[n], that holds a NaN or an infinity; -1
-    when all are finite."""
-    return _native.first_nonfinite(x, offsets, isa)
+Returns -1, or the index of the first tensor that is not finite; `out` then holds nothing of
+use.
+"""
 
+minmax8_decode = _native.minmax8_decode
+"""Invert `minmax8_encode`: out = v, or out += weight * v, with v = (q + lb) / scale clamped to
+[min, max].
 
-def minmax8_encode(
-    x: Vec, offsets: Offsets, out: NDArray[np.uint8] | bytearray | memoryview, isa: str | None = None
-) -> int:
-    """Quantise every tensor of x, float32[n], to 8 bits between its own minimum and maximum
-    (Bagua's MinMaxUInt8).
+`body` is uint8[8 * tensors + n] at any alignment, `out` float32[n]. v is finite for any body
+whose headers are valid, and exact for a constant tensor. `weight` is rounded to float32
+(ValueError when not finite), and so is weight * v, before the sum; that sum may overflow, as
+any sum of float32 may.
 
-    scale = 255 / ((max - min)(1 + 1e-7)); ub = rint(max scale); lb = ub - 255; q = clamp(rint(x
-    scale), lb, ub) - lb.
-
-    `out` is uint8[8 * tensors + n]: a pair (min, max) of little-endian float32 a tensor, (0, 0) for
-    an empty one and -0 written as 0, then the n codes q. Arithmetic is float32 with scale rounded
-    to float32, and double throughout for a tensor whose scale is not a normal float32 or for which
-    max(|min|, |max|) scale > 2^18. A constant tensor has codes 0.
-
-    Returns -1, or the index of the first tensor that is not finite; `out` then holds nothing of
-    use.
-    """
-    return _native.minmax8_encode(x, offsets, out, isa)
-
-
-def minmax8_decode(
-    body: bytes | bytearray | memoryview | NDArray[np.uint8],
-    offsets: Offsets,
-    out: Vec,
-    weight: float | None = None,
-    isa: str | None = None,
-) -> int:
-    """Invert `minmax8_encode`: out = v, or out += weight * v, with v = (q + lb) / scale clamped to
-    [min, max].
-
-    `body` is uint8[8 * tensors + n] at any alignment, `out` float32[n]. v is finite for any body
-    whose headers are valid, and exact for a constant tensor. `weight` is rounded to float32
-    (ValueError when not finite), and so is weight * v, before the sum; that sum may overflow, as
-    any sum of float32 may.
-
-    Returns -1, or the index of the first tensor whose header is invalid (not finite, or min > max).
-    All headers are checked before anything is written, so `out` is then untouched.
-    """
-    return _native.minmax8_decode(body, offsets, out, weight, isa)
+Returns -1, or the index of the first tensor whose header is invalid (not finite, or min > max).
+All headers are checked before anything is written, so `out` is then untouched.
+"""

@@ -30,7 +30,6 @@ NO_TABLES = np.empty(0, np.uint8)
 NO_PREFERENCE = np.empty(0, np.int64)
 _CHOICES: Mapping[str, int] = {"raw": 0, "huffman": 1, "elias": 2, "auto": 3}
 _NO_SCALES = np.empty(0, np.float32)
-_BAD_CODER = -3
 
 FAULTS: Mapping[int, str] = {
     -2: "it ends early",
@@ -44,59 +43,14 @@ FAULTS: Mapping[int, str] = {
 
 
 def new_state() -> bytearray:
-    """Return what sections of one body share: the last code tables. `encode` and `decode` read and
-    write it, in the order of the sections."""
+    """Return what sections of one body share: the last code tables. `encode_all` and `decode_all`
+    read and write it, in the order of the sections."""
     return bytearray(_native.CODING_STATE_BYTES)
-
-
-def table_work() -> int:
-    """Return what this thread has built to decode Huffman codes, in entries of tables and bytes
-    whose code lengths it computed."""
-    return _native.coding_table_work()
-
-
-def bound(n: int, quantiser: Quantiser, choice: Choice) -> int:
-    """Return how many bytes `out` of `encode` must have for a tensor of n values."""
-    return bound_of(np.array([0, n]), quantiser, choice)
 
 
 def bound_of(offsets: Offsets, quantiser: Quantiser, choice: Choice) -> int:
     """Return how many bytes `out` of `encode_all` must have for tensors at these offsets."""
     return _native.coding_bound(quantiser.spec, offsets, int(offsets[-1]), _CHOICES[choice])
-
-
-def encode(
-    quantiser: Quantiser,
-    x: Vec,
-    key: int,
-    choice: Choice,
-    state: WriteBuffer,
-    out: WriteBuffer,
-    *,
-    scales: Vec | None = None,
-    linf: bool = False,
-    tables: NDArray[np.uint8] = NO_TABLES,
-    preferred: int = -1,
-    threads: int | None = None,
-    isa: str | None = None,
-) -> int:
-    """Call `encode_all` for one tensor x, float32[n], with this tensor's key; -1 when it is not
-    finite."""
-    return encode_all(
-        quantiser,
-        x,
-        np.array([0, x.size]),
-        [key],
-        choice,
-        state,
-        out,
-        scales=scales,
-        linf=linf,
-        tables=tables,
-        preferred=np.array([preferred]),
-        threads=threads,
-        isa=isa,
-    )
 
 
 def encode_all(
@@ -143,27 +97,6 @@ def encode_all(
         threads,
         isa,
     )
-
-
-def decode(
-    quantiser: Quantiser,
-    body: bytes | memoryview | NDArray[np.uint8],
-    position: int,
-    n: int,
-    state: WriteBuffer,
-    out: Vec | None,
-    weight: float | None = None,
-    *,
-    tables: NDArray[np.uint8] = NO_TABLES,
-    threads: int | None = None,
-    isa: str | None = None,
-) -> int:
-    """Call `decode_all` for one tensor of n values: the position after its section, or a key of
-    FAULTS."""
-    tensor, end = decode_all(
-        quantiser, body, position, np.array([0, n]), 0, state, out, weight, tables=tables, threads=threads, isa=isa
-    )
-    return end if tensor == 1 or end < 0 else _BAD_CODER
 
 
 def decode_all(

@@ -9,49 +9,30 @@ Errors as there, and ValueError for an unknown form.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from edgegossip.native import _native
-from edgegossip.types import Vec
-
-if TYPE_CHECKING:
-    from edgegossip.native._native import ReadBuffer, WriteBuffer
 
 Form: TypeAlias = Literal["fp32", "fp16", "bf16"]
 
 BYTES: dict[Form, int] = {"fp32": 4, "fp16": 2, "bf16": 2}  # a number
 
+encode = _native.floats_encode
+"""Write x, float32[n], into `out`, uint8[BYTES[form] * n]. `offsets`, int64[tensors + 1],
+divides x into tensors.
 
-def encode(
-    form: Form, x: Vec, offsets: ReadBuffer, out: WriteBuffer, isa: str | None = None, threads: int | None = None
-) -> int:
-    """Write x, float32[n], into `out`, uint8[BYTES[form] * n]. `offsets`, int64[tensors + 1],
-    divides x into tensors.
+Returns -1, or the index of the first tensor that is not finite; `out` then holds nothing of
+use.
+"""
 
-    Returns -1, or the index of the first tensor that is not finite; `out` then holds nothing of
-    use.
-    """
-    return _native.floats_encode(form, x, offsets, out, isa, threads)
+finite = _native.floats_finite
+"""Return whether no number of a body is NaN or infinite. ValueError when its size is no
+multiple of BYTES[form]."""
 
+decode = _native.floats_decode
+"""Compute out = values of the body, or out += weight * values; both roundings to float32 as in
+`minmax8_decode`.
 
-def finite(form: Form, body: ReadBuffer, isa: str | None = None) -> bool:
-    """Return whether no number of a body is NaN or infinite. ValueError when its size is no
-    multiple of BYTES[form]."""
-    return _native.floats_finite(form, body, isa)
-
-
-def decode(
-    form: Form,
-    body: ReadBuffer,
-    out: Vec,
-    weight: float | None = None,
-    isa: str | None = None,
-    threads: int | None = None,
-) -> bool:
-    """Compute out = values of the body, or out += weight * values; both roundings to float32 as in
-    `minmax8_decode`.
-
-    False when a number is NaN or infinite: with a weight `out` is then untouched, without one it
-    may be partly written.
-    """
-    return _native.floats_decode(form, body, out, weight, isa, threads)
+False when a number is NaN or infinite: with a weight `out` is then untouched, without one it
+may be partly written.
+"""

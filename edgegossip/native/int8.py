@@ -335,61 +335,31 @@ def conv_evonorm_backward(
     )
 
 
-def max_pool(
-    shape: PoolShape,
-    q: NDArray[np.int8],
-    out: NDArray[np.int8],
-    tap: NDArray[np.uint8],
-    isa: str | None = None,
-    threads: int | None = None,
-) -> None:
-    """Find the largest q of every window, and the places of the first and of the last such one in
-    it, row * kernel_w + column; at most 256 places. `tap` uint8[2 * outputs]: all first ones, then
-    all last ones."""
-    _native.int8_max_pool(shape, q, out, tap, isa, threads)
+max_pool = _native.int8_max_pool
+"""Find the largest q of every window, and the places of the first and of the last such one in
+it, row * kernel_w + column; at most 256 places. `tap` uint8[2 * outputs]: all first ones, then
+all last ones."""
 
+max_pool_backward = _native.int8_max_pool_backward
+"""Send the gradient of every output to the place that it came from, or in equal parts to the
+first and the last of several. ValueError for a tap outside the map."""
 
-def max_pool_backward(
-    shape: PoolShape, tap: NDArray[np.uint8], g: Floats, dx: Floats, threads: int | None = None
-) -> None:
-    """Send the gradient of every output to the place that it came from, or in equal parts to the
-    first and the last of several. ValueError for a tap outside the map."""
-    _native.int8_max_pool_backward(shape, tap, g, dx, threads)
+pad = _native.int8_pad
+"""Copy maps with their sample's zero point around them."""
 
+slice_maps = _native.int8_slice
+"""Copy the rows, columns and channels of maps that the shape names."""
 
-def pad(
-    shape: PadShape, q: NDArray[np.int8], zero: NDArray[np.int32], out: NDArray[np.int8], threads: int | None = None
-) -> None:
-    """Copy maps with their sample's zero point around them."""
-    _native.int8_pad(shape, q, zero, out, threads)
+slice_backward = _native.int8_slice_backward
+"""Put the gradient of what was taken in its place, with zeros around it. Pixels of g are
+`pitch` floats apart."""
 
+relu = _native.int8_relu
+"""Compute the larger of q and its sample's zero point."""
 
-def slice_maps(
-    shape: SliceShape, batch: int, q: NDArray[np.int8], out: NDArray[np.int8], threads: int | None = None
-) -> None:
-    """Copy the rows, columns and channels of maps that the shape names."""
-    _native.int8_slice(shape, batch, q, out, threads)
-
-
-def slice_backward(
-    shape: SliceShape, batch: int, pitch: int, g: Floats, dx: Floats, threads: int | None = None
-) -> None:
-    """Put the gradient of what was taken in its place, with zeros around it. Pixels of g are
-    `pitch` floats apart."""
-    _native.int8_slice_backward(shape, batch, pitch, g, dx, threads)
-
-
-def relu(q: NDArray[np.int8], zero: NDArray[np.int32], out: NDArray[np.int8], threads: int | None = None) -> None:
-    """Compute the larger of q and its sample's zero point."""
-    _native.int8_relu(q, zero, out, threads)
-
-
-def relu_backward(
-    q: NDArray[np.int8], zero: NDArray[np.int32], g: Floats, dx: Floats, threads: int | None = None
-) -> None:
-    """Keep the gradient where q, which may be the output of `relu`, is above its sample's zero
-    point, else 0."""
-    _native.int8_relu_backward(q, zero, g, dx, threads)
+relu_backward = _native.int8_relu_backward
+"""Keep the gradient where q, which may be the output of `relu`, is above its sample's zero
+point, else 0."""
 
 
 def average_pool(shape: PoolShape, x: Maps, count_padding: bool, out: Floats, threads: int | None = None) -> None:
@@ -397,11 +367,8 @@ def average_pool(shape: PoolShape, x: Maps, count_padding: bool, out: Floats, th
     _native.int8_average_pool(shape, *x, count_padding, out, threads)
 
 
-def average_pool_backward(
-    shape: PoolShape, g: Floats, count_padding: bool, dx: Floats, threads: int | None = None
-) -> None:
-    """Give the gradient of every output, divided as its sum was, to all of its window."""
-    _native.int8_average_pool_backward(shape, g, count_padding, dx, threads)
+average_pool_backward = _native.int8_average_pool_backward
+"""Give the gradient of every output, divided as its sum was, to all of its window."""
 
 
 def embedding(

@@ -12,16 +12,13 @@ right[k])^T. uint8[factors_bytes(...)].
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.native import _native
 from edgegossip.types import Vec
-
-if TYPE_CHECKING:
-    from edgegossip.native._native import ReadBuffer, WriteBuffer
 
 Form: TypeAlias = Literal["fp32", "fp16"]
 Doubles: TypeAlias = NDArray[np.float64]
@@ -32,54 +29,25 @@ def factors_bytes(rows: int, cols: int, rank: int, form: Form) -> int:
     return rank * (rows + cols) * 4 if form == "fp32" else rank * (2 * (rows + cols) + 4)
 
 
-def factors_sound(factors: ReadBuffer, rows: int, cols: int, rank: int, form: Form, isa: str | None = None) -> bool:
-    """Return whether every number is finite and no scale negative."""
-    return _native.factors_sound(factors, rows, cols, rank, form, isa)
+factors_sound = _native.factors_sound
+"""Return whether every number is finite and no scale negative."""
 
+factors_product = _native.factors_product
+"""Compute out = the matrix of sound factors, or out += weight * matrix. `out` is float32[rows *
+cols]; needs 3 KiB a rank."""
 
-def factors_product(
-    factors: ReadBuffer,
-    rows: int,
-    cols: int,
-    rank: int,
-    form: Form,
-    out: Vec,
-    weight: float | None = None,
-    isa: str | None = None,
-) -> None:
-    """Compute out = the matrix of sound factors, or out += weight * matrix. `out` is float32[rows *
-    cols]; needs 3 KiB a rank."""
-    _native.factors_product(factors, rows, cols, rank, form, out, weight, isa)
+power_step = _native.power_step
+"""Take one power iteration of PowerSGD on m = x + decay * error (Vogels et al. 2019, Algorithm
+1).
 
+left = orthonormalised m start^T (modified Gram-Schmidt, twice; a column of which it leaves less
+than 2^-40 is zero); right = left^T m, from left as it travels; `factors` receives both;
+`residual` m less what a receiver decodes; `next`, float32[rank * cols] as `start`, right in
+float32, or start's row where right's is zero, lest it stay zero for ever.
+"""
 
-def power_step(
-    x: Vec,
-    error: Vec,
-    decay: float,
-    rows: int,
-    cols: int,
-    rank: int,
-    form: Form,
-    start: Vec,
-    factors: WriteBuffer,
-    next: Vec,
-    residual: Vec,
-    isa: str | None = None,
-) -> None:
-    """Take one power iteration of PowerSGD on m = x + decay * error (Vogels et al. 2019, Algorithm
-    1).
-
-    left = orthonormalised m start^T (modified Gram-Schmidt, twice; a column of which it leaves less
-    than 2^-40 is zero); right = left^T m, from left as it travels; `factors` receives both;
-    `residual` m less what a receiver decodes; `next`, float32[rank * cols] as `start`, right in
-    float32, or start's row where right's is zero, lest it stay zero for ever.
-    """
-    _native.power_step(x, error, decay, rows, cols, rank, form, start, factors, next, residual, isa)
-
-
-def corrected(x: Vec, error: Vec, decay: float, out: Vec, isa: str | None = None) -> None:
-    """Compute out = x + decay * error, in float32."""
-    _native.corrected(x, error, decay, out, isa)
+corrected = _native.corrected
+"""Compute out = x + decay * error, in float32."""
 
 
 def spectral_basis(x: Vec, rows: int, cols: int, isa: str | None = None) -> tuple[Doubles, Doubles]:
@@ -97,9 +65,6 @@ def spectral_basis(x: Vec, rows: int, cols: int, isa: str | None = None) -> tupl
     return basis.reshape(side, side), norms
 
 
-def spectral_atom(
-    x: Vec, rows: int, cols: int, unit: Doubles, divisor: float, out: Vec, isa: str | None = None
-) -> None:
-    """Compute out = x^T unit / divisor (rows <= cols) or x unit / divisor, float32[max(rows,
-    cols)]; 0 < divisor <= 1."""
-    _native.spectral_atom(x, rows, cols, unit, divisor, out, isa)
+spectral_atom = _native.spectral_atom
+"""Compute out = x^T unit / divisor (rows <= cols) or x unit / divisor, float32[max(rows,
+cols)]; 0 < divisor <= 1."""

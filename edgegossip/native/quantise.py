@@ -79,31 +79,13 @@ class Quantiser:
         return (n * width + 7) // 8
 
     def scale_count(self, n: int) -> int:
-        """Return how many scales n values."""
-        return scale_count(n, self.bucket)
+        """Return how many scales n values have: one a bucket, or one of a tensor that has any."""
+        return -(-n // self.bucket) if self.bucket else min(n, 1)
 
     def scale_bytes(self, n: int) -> int:
         """Return how many bytes the scales of n values as they travel: 2 a bucket, or 4 for the one
         of a tensor."""
-        return scale_count(n, self.bucket) * (2 if self.bucket else 4)
-
-
-def scale_count(n: int, bucket: int) -> int:
-    """Return how many scales n values in buckets: ceil(n / bucket), and with bucket 0 one unless n
-    is 0."""
-    return -(-n // bucket) if bucket else min(n, 1)
-
-
-def norms(x: Vec, bucket: int, linf: bool = False, isa: str | None = None) -> Vec | None:
-    """Return the L2 or L-infinity norm of every bucket of x, float32[scale_count(n, bucket)]; None
-    when x is not finite.
-
-    Norms of buckets are rounded up to the next number with 8 bits of mantissa behind the leading
-    one, as they travel in 16 bits; at most the largest such number, 2^-9 below the largest float32.
-    The norm of a tensor (bucket 0) is not; beyond the largest float32 it is that number.
-    """
-    scales = np.empty(scale_count(len(x), bucket), np.float32)
-    return scales if _native.quantise_norms(x, bucket, linf, scales, isa) else None
+        return self.scale_count(n) * (2 if self.bucket else 4)
 
 
 class Moments(NamedTuple):
@@ -113,11 +95,6 @@ class Moments(NamedTuple):
     magnitudes: float  # sum |x|
     squares: float  # sum x^2
     largest: float  # max |x|; not finite exactly when a value is not
-
-
-def moments(x: Vec, isa: str | None = None) -> Moments:
-    """Return the moments of float32[n]."""
-    return moments_of(x, np.array([0, len(x)]), isa)[0]
 
 
 def moments_of(x: Vec, offsets: NDArray[np.int64], isa: str | None = None) -> list[Moments]:
@@ -143,20 +120,6 @@ def quantise(
     symbols = np.empty(quantiser.symbol_bytes(len(x)), np.uint8) if out is None else out
     _native.quantise(quantiser.spec, x, key, first, scales, symbols, None, isa)
     return symbols
-
-
-def quantise_with_norms(
-    quantiser: Quantiser, x: Vec, key: int, linf: bool = False, isa: str | None = None
-) -> tuple[NDArray[np.uint8], Vec] | None:
-    """Return (symbols, scales) of x with the norms of its buckets as scales, in one pass; None when
-    x is not finite.
-
-    The same as `norms` and then `quantise`. The quantiser must have a bucket.
-    """
-    symbols = np.empty(quantiser.symbol_bytes(len(x)), np.uint8)
-    scales = np.empty(quantiser.scale_count(len(x)), np.float32)
-    good = _native.quantise(quantiser.spec, x, key, 0, scales, symbols, linf, isa)
-    return (symbols, scales) if good else None
 
 
 def dequantise(

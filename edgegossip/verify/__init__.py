@@ -37,11 +37,9 @@ from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import UsageError, Vec
 from edgegossip.verify.interface import (
     MESSAGES,
-    Build,
     Receive,
     body_fault,
     context,
-    decode_apart,
     encode,
     input_fault,
     same_fault,
@@ -103,19 +101,18 @@ def verify(
     size: int = 65536,
     draws: int = 32,
     rebuild: Rebuild | None = None,
-    build: Build | None = None,
 ) -> Report:
-    """Run all checks. The receiver is `rebuild` of what a frame carries (codecs.from_wire), or what
-    `build` makes in a process of its own, or a copy of the codec from before it encoded anything. A
-    codec that raises fails the check it raised in. Raises UsageError for a size below 64, fewer
-    than 4 draws, or size * draws above MAX_ERRORS."""
+    """Run all checks. The receiver is `rebuild` of what a frame carries (codecs.from_wire), or a
+    copy of the codec from before it encoded anything. A codec that raises fails the check it raised
+    in. Raises UsageError for a size below 64, fewer than 4 draws, or size * draws above
+    MAX_ERRORS."""
     if draws < 4:
         raise UsageError(f"{draws} draws tell nothing; use at least 4")
     if size * draws > MAX_ERRORS:
         raise UsageError(f"{draws} draws of {size} values are more than the {MAX_ERRORS} that are kept at once")
     layout, x = trial(size)
     x.flags.writeable = False  # a codec that would change its input fails at once
-    receive = _receiver(codec, layout, rebuild, build)
+    receive = _receiver(codec, layout, rebuild)
     try:
         errors, bits = _draw(codec, x, layout, draws)
     except (Exception, SystemExit) as error:
@@ -150,15 +147,12 @@ def verify(
     return Report(title, bits, math.sqrt(variance), checks)
 
 
-def _receiver(codec: Codec[Any], layout: Layout, rebuild: Rebuild | None, build: Build | None) -> Receive:
+def _receiver(codec: Codec[Any], layout: Layout, rebuild: Rebuild | None) -> Receive:
     """What decodes the bodies beside the codec itself. Made before the codec is used: a copy has
     none of its memory."""
     if rebuild is not None:
         make = rebuild
         return lambda bodies: [make(codec.wire_id, codec.wire_params()).decode(body, layout) for body in bodies]
-    if build is not None:
-        anew = build
-        return lambda bodies: decode_apart(anew, bodies, layout)
     try:
         other = copy.deepcopy(codec)
     except Exception:  # some objects cannot be copied; what can be told without is told

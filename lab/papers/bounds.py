@@ -1,6 +1,6 @@
-"""Bounds of ElastiQuant that no codec needs: Sudharsan et al. 2022, equation 3 and section 3.6
-(theorems of NUQSGD, Ramezani-Kebrya et al. 2021). Words and levels are those of
-`edgegossip.codecs.levels`."""
+"""What the papers say and no codec needs. ElastiQuant's equation 3 and section 3.6 (Sudharsan et
+al. 2022; theorems of NUQSGD, Ramezani-Kebrya et al. 2021); words and levels are those of
+`edgegossip.codecs.levels`. CO3's equation 9 (Chen et al. 2022)."""
 
 from __future__ import annotations
 
@@ -84,6 +84,35 @@ def length_bound(s: int, d: int, norm_bits: int = 32) -> float:
         return math.log2(x) + 2.7 * math.log2(1 + math.log2(x))
 
     return norm_bits + n * (3 + a(d / n) + a(math.log2(8 * (4.0**s + d) / n)))
+
+
+def normalized_variance(
+    levels: Sequence[float] | NDArray[np.floating], x: NDArray[np.float32], bucket: int = 0, norm: str = "l2"
+) -> float:
+    """Return E||Q(x) - x||^2 / ||x||^2 of stochastic rounding of float32[n] in buckets of `bucket`
+    values (0: one bucket); 0 for a vector of zeros. Raises UsageError unless the levels increase
+    from 0 to 1."""
+    grid, width, error = require_levels(levels), bucket or max(x.size, 1), 0.0
+    for start in range(0, x.size, width):
+        size = np.abs(x[start : start + width].astype(np.float64))
+        n = float(np.linalg.norm(size) if norm == "l2" else size.max())
+        r = np.minimum(size / n, 1.0) if n else size
+        low = np.minimum(np.searchsorted(grid, r, side="right") - 1, grid.size - 2)
+        error += n**2 * float(((grid[low + 1] - r) * (r - grid[low])).sum())
+    square = float((x.astype(np.float64) ** 2).sum())
+    return error / square if square else 0.0
+
+
+def eq9_scale(alpha: float, beta: float) -> float:
+    """Return CO3's k as its paper has it, equation 9 with alpha in sigma's place: (0.46 - 2.85 b +
+    5.37 b^2 - 2.85 b^3 + 0.52 b^4) / alpha.
+
+    Within 15 % of the optimum for beta from .5 to 2; raises UsageError outside. (At .3 its relative
+    error would be .85 where .38 is possible.)
+    """
+    _require(0.5 <= beta <= 2.0, f"equation 9 holds for beta from 0.5 to 2, got {beta}")
+    _require(0 < alpha < math.inf, f"alpha = {alpha} must be positive")
+    return (0.46 + beta * (-2.85 + beta * (5.37 + beta * (-2.85 + beta * 0.52)))) / alpha
 
 
 def _require(condition: bool, message: str) -> None:

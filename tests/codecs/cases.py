@@ -1,7 +1,7 @@
 """The conformance list: every codec that the laws are held to, with what its file claims.
 
-A new codec is one line here; all laws (test_laws.py, test_laws_random.py, test_laws_machines.py),
-the golden vectors and the fuzz tests then know it. A codec with parameters has a line for each set
+A new codec is one line here; all laws (test_laws.py, test_laws_machines.py, test_unbiased.py), the
+golden vectors and the fuzz tests then know it. A codec with parameters has a line for each set
 of them that takes another path.
 """
 

@@ -13,6 +13,7 @@ from edgegossip import codecs, verify
 from edgegossip.codecs import claims, levels
 from edgegossip.codecs.claims import Claims
 from edgegossip.layout import Layout, TensorSpec
+from tests.codecs.gennorm_oracle import sample
 
 LAYOUT, X = verify.trial(4096)
 
@@ -74,6 +75,24 @@ def test_entropy_is_claimed_with_a_coder_that_aims_at_it() -> None:
     empty = Layout.of([TensorSpec("none", (0,)), TensorSpec("some", (4,))])
     some = np.ones(4, np.float32)
     assert claims.claims_of(Described("qsgd", stage="auto"), some, empty).entropy_bits >= 4
+
+
+@pytest.mark.parametrize("bucket", [0, 7, 64, 1000])
+def test_the_entropy_is_that_of_drawn_codes(bucket: int) -> None:
+    grid, x, rng = np.array([0, 0.1, 0.4, 1.0]), sample(0.8, 1000), np.random.default_rng(1)
+    starts = range(0, x.size, bucket or x.size)
+    norms = np.array([np.linalg.norm(x[k : k + (bucket or x.size)].astype(np.float64)) for k in starts])
+    r = np.abs(x) / np.repeat(norms, bucket or x.size)[: x.size]
+    low = np.searchsorted(grid, r, side="right") - 1
+    drawn = low + (rng.random((2000, x.size)) < (r - grid[low]) / (grid[low + 1] - grid[low]))
+    counts = np.unique(np.where(x < 0, -drawn, drawn), return_counts=True)[1]
+    assert claims.code_entropy(grid, x, bucket) == pytest.approx(claims.entropy_bits(counts), rel=0.01)
+
+
+def test_what_has_no_values_or_only_zeros_has_no_entropy() -> None:
+    for size in (0, 5):
+        assert claims.code_entropy([0, 1], np.zeros(size, np.float32), 2, "linf") == 0
+    assert claims.entropy_bits([0, 0]) == 0 and claims.entropy_bits([[1, 1], [1, 1]]) == 2
 
 
 def test_what_wrappers_rounders_and_strangers_claim() -> None:

@@ -82,18 +82,10 @@ class Stating:
 
 
 @pytest.mark.parametrize(
-    ("stated", "error", "said"),
-    [
-        (Claims(True, "0.2"), TypeError, "variance = '0.2' is not a number or None"),  # type: ignore[arg-type]
-        (Claims(True, True), TypeError, "variance = True is not a number or None"),
-        (Claims(True, None, [3]), TypeError, "entropy_bits = \\[3\\] is not a number"),  # type: ignore[arg-type]
-        (Claims("yes"), TypeError, "unbiased = 'yes' is not True, False or None"),  # type: ignore[arg-type]
-        (Claims(True, float("nan")), ValueError, "variance = nan is not a finite number"),
-        (Claims(True, None, -1.0), ValueError, "entropy_bits = -1.0 is not a finite number from 0"),
-    ],
+    "stated", [Claims(True, "0.2"), Claims("yes"), Claims(True, float("nan")), Claims(True, None, -1.0)]
 )
-def test_claims_that_nothing_can_be_held_to(stated: Claims, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
+def test_claims_that_nothing_can_be_held_to(stated: Any) -> None:
+    with pytest.raises(ValueError, match="unbiased is True, False or None, the others are finite numbers"):
         claims.claims_of(Stating(stated), X, LAYOUT)  # type: ignore[arg-type]
 
 

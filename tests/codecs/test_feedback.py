@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgegossip import codecs
-from edgegossip.codecs.feedback import ErrorFeedback, error_feedback
+from edgegossip.codecs.feedback import ErrorFeedback
 from edgegossip.codecs.quantised import Reader
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import ConfigError, UsageError
@@ -21,35 +21,8 @@ def vectors(count: int) -> list[np.ndarray]:
     return [rng.standard_normal(LAYOUT.size).astype(np.float32) for _ in range(count)]
 
 
-@pytest.mark.parametrize("decay", [1.0, 0.9, 0.0])
-@pytest.mark.parametrize("inner", ["minmax8", "signsgd", "4-bit-elastiquant", {"name": "topk", "ratio": 0.05}], ids=str)
-def test_memory_is_what_the_papers_lines_say(inner: object, decay: float) -> None:
-    codec = codecs.get("error-feedback", codec=inner, decay=decay)
-    state, memory = codec.init(LAYOUT), np.zeros(LAYOUT.size, np.float32)
-    for k, x in enumerate(vectors(4)):
-        body, state = codec.encode(x, state, codecs.Ctx(key=k, round=k))
-        corrected = np.float32(decay) * memory + x
-        sent = codec.decode(body, LAYOUT)
-        memory = corrected - sent
-        np.testing.assert_array_equal(state.memory, memory)
-
-
-def test_a_sum_of_messages_approaches_the_sum_of_inputs() -> None:
-    """One bit a value: without feedback the error of the mean stays, with it, it falls with the
-    number of messages."""
-    x = vectors(1)[0]
-    errors = {}
-    for codec in (codecs.get("signsgd"), codecs.get("ef-signsgd")):
-        state, total = codec.init(LAYOUT), np.zeros(LAYOUT.size, np.float32)
-        for k in range(200):
-            body, state = codec.encode(x, state, codecs.Ctx(key=k, round=k))
-            codec.decode(body, LAYOUT, total, 1 / 200)
-        errors[codec.name] = codecs.relative_error(x, total)
-    assert errors["signsgd"] > 0.5 and errors["ef-signsgd"] < 0.06, errors
-
-
 def test_old_states_stay_as_they_were() -> None:
-    codec = error_feedback(codecs.get("minmax8"))
+    codec = codecs.error_feedback(codecs.get("minmax8"))
     first, second = vectors(2)
     _, state = codec.encode(first, codec.init(LAYOUT), codecs.Ctx(key=1, round=0))
     kept = state.memory.copy()
@@ -60,10 +33,8 @@ def test_old_states_stay_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-@pytest.mark.parametrize(
-    "inner", ["signsgd", "terngrad", "e-elastiquant", "elasticl", "qsgd-inf", {"name": "co3", "gamma": 0.0}], ids=str
-)
-def test_a_body_of_its_own_is_read_once(inner: Any, wrapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("inner", ["e-elastiquant", "elasticl"])
+def test_a_body_of_its_own_is_read_once(inner: str, wrapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Foreign ones are checked before anything is added; this one was just made."""
     reads: list[bool] = []
     read = Reader.read
@@ -120,11 +91,7 @@ def test_a_bad_inner_codec(value: object, message: str) -> None:
     ("inner", "message"),
     [
         ("dgc", "dgc has a memory of its own and needs no other"),
-        ("powersgd", "powersgd has a memory of its own and needs no other"),
-        ("co3", "co3 has a memory of its own and needs no other"),
-        ("ef-signsgd", "ef-signsgd has a memory of its own and needs no other"),
         ("randk", "randk scales its values up to be unbiased"),
-        ("atomo", "atomo scales its values up to be unbiased"),
         ({"name": "dither", "error": 1.0}, "dither adds an error as large as what it sends"),
         ({"name": "dither", "bytes": 4000}, "dither has an error that follows from its bytes"),
         ("2-bit-qsgd", "qsgd has too few levels for buckets of 512 values"),
@@ -133,7 +100,7 @@ def test_a_bad_inner_codec(value: object, message: str) -> None:
 def test_wrappers_hide_nothing(wrap: str, at: str, inner: object, message: str) -> None:
     wrapped = codecs.get(wrap, **{"codec": "fp16", at: inner})
     with pytest.raises(ConfigError, match=f"^codec error-feedback: {message}"):
-        error_feedback(wrapped)
+        codecs.error_feedback(wrapped)
     with pytest.raises(ConfigError, match=f"^codec error-feedback: {message}"):
         codecs.get("error-feedback", codec={"name": wrap, at: inner})
 
@@ -143,29 +110,18 @@ def test_a_codecs_wrapper_of_ones_own_hides_nothing_either() -> None:
         name, codec = "own", codecs.get("small-tensors", codec="dgc")
 
     with pytest.raises(ConfigError, match="^codec error-feedback: dgc has a memory of its own"):
-        error_feedback(Own())  # type: ignore[type-var]
-
-
-def test_codecs_with_memory_may_be_chosen_by_tensor() -> None:
-    for inner in ("dgc", "co3", "error-feedback"):
-        codecs.get("small-tensors", codec=inner)
-    error_feedback(codecs.get("small-tensors", codec={"name": "co3", "gamma": 0.0}, other="fp16"))
+        codecs.error_feedback(Own())  # type: ignore[type-var]
 
 
 GROWING = [
     ("2-bit-qsgd", {}),
     ("qsgd", {}),
-    ("4-bit-qsgd", {}),
-    ("qsgd", {"bits": 3, "bucket": 64}),
     ("elastiquant", {"bits": 3}),
 ]
 BOUNDED = [
     ("4-bit-qsgd", {"bucket": 256}, 4),
-    ("8-bit-qsgd", {}, 1),
     ("4-bit-elastiquant", {}, 1),
-    ("e-elastiquant", {}, 1),
     ("elastiquant", {"bits": 3, "bucket": 64}, 2),
-    ("qsgd-v", {}, 1),
     ("elasticl", {}, 1),
 ]
 
@@ -188,7 +144,7 @@ def relative_memory(codec: codecs.Codec[Any], messages: int, decay: float = 1.0)
 def test_codecs_whose_memory_grows_without_end_are_refused(name: str, params: dict[str, Any]) -> None:
     codec = codecs.get(name, **params)
     with pytest.raises(ConfigError, match="has too few levels for buckets of [0-9]+ values: the error would grow"):
-        error_feedback(codec)
+        codecs.error_feedback(codec)
     norms = relative_memory(codec, 60)
     assert norms[59] > 3 * norms[29] > 9 * norms[9]
 
@@ -196,7 +152,7 @@ def test_codecs_whose_memory_grows_without_end_are_refused(name: str, params: di
 @pytest.mark.parametrize(("name", "params", "most"), BOUNDED, ids=str)
 def test_codecs_whose_memory_stays_small_are_taken(name: str, params: dict[str, Any], most: float) -> None:
     codec = codecs.get(name, **params)
-    assert error_feedback(codec).codec is codec
+    assert codecs.error_feedback(codec).codec is codec
     assert max(relative_memory(codec, 60)) < most
 
 
@@ -204,14 +160,14 @@ def test_dither_in_so_many_bytes_is_refused_as_its_error_is_open() -> None:
     few = codecs.get("dither", bytes=300)
     assert relative_memory(few, 12)[11] > 1e3
     with pytest.raises(ConfigError, match="dither has an error that follows from its bytes, .*; take deadzone"):
-        error_feedback(few)
+        codecs.error_feedback(few)
     for bounded in (codecs.get("dither", step=1.0), codecs.get("deadzone", bytes=300)):
-        assert max(relative_memory(error_feedback(bounded).codec, 60)) < 8
+        assert max(relative_memory(codecs.error_feedback(bounded).codec, 60)) < 8
 
 
 def test_a_smaller_decay_bounds_what_would_grow() -> None:
     codec = codecs.get("4-bit-qsgd")
-    assert error_feedback(codec, 0.7).decay == 0.7
+    assert codecs.error_feedback(codec, 0.7).decay == 0.7
     assert max(relative_memory(codec, 60, 0.7)) < 4
 
 
@@ -223,4 +179,4 @@ def test_what_cannot_have_feedback() -> None:
         codecs.get("error-feedback", codec="randk")
     codecs.get("error-feedback", codec={"name": "randk", "unbiased": False})
     with pytest.raises(ConfigError, match="decay = 7.0 is outside 0.0 to 1.0"):
-        error_feedback(codecs.get("fp16"), 7.0)
+        codecs.error_feedback(codecs.get("fp16"), 7.0)

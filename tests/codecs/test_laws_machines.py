@@ -105,13 +105,3 @@ def test_any_instruction_set_and_number_of_threads_give_the_same(
     case: Case, vector: tuple[Layout, Vec], isa: str, threads: int
 ) -> None:
     no_machine_matters(case, vector, isa, threads)
-
-
-@pytest.mark.slow
-@every_codec
-@settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
-@given(vector=vectors(), **machines)
-def test_any_instruction_set_and_number_of_threads_give_the_same_at_length(
-    case: Case, vector: tuple[Layout, Vec], isa: str, threads: int
-) -> None:
-    no_machine_matters(case, vector, isa, threads)

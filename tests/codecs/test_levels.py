@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgegossip.codecs import claims, levels
+from edgegossip.codecs import levels
 from edgegossip.codecs.levels import LevelRule
 from edgegossip.types import UsageError
 from lab.papers import bounds
@@ -30,9 +29,7 @@ def spread(grid: np.ndarray, r: np.ndarray) -> np.ndarray:
     [
         (2.0, 0.1, 4),  # as at the start
         (0.5, 0.1, 8),  # a quarter of the loss: twice the levels (eq 3)
-        (0.5, 0.05, 4),  # half the learning rate: half the levels (eq 4)
         (8.0, 0.01, 1),  # 0.2 levels: one
-        (0.02, 0.1, 40),
         (2.0, 0.0, 1),
         (0.0, 0.1, 32767),
         (1e-300, 0.1, 32767),
@@ -43,45 +40,17 @@ def test_the_level_rule(loss: float, lr: float, expected: int) -> None:
     assert levels.levels_for(RULE, loss, lr) == expected
 
 
-def test_a_ratio_of_rates_that_underflows_asks_for_one_level() -> None:
-    assert levels.levels_for(LevelRule(s0=4, eta0=1e10, f0=2.0), 1e-320, 1e-320) == 1
-
-
 @pytest.mark.parametrize(
     ("rule", "loss", "lr", "expected"),
     [
         (LevelRule(4, 1e-300, 1e-300), 1e300, 1e300, 32767),  # 4 * 1e600 * 1e-300
-        (LevelRule(4, 1e-300, 1e-300), 1e300, 1e-300, 1),
-        (LevelRule(4, 1e300, 1e-300), 1e300, 1e300, 1),
         (LevelRule(4, 1e-150, 1e-300), 1e100, 3e50, 12),  # f0 / loss is 0 in float64: 4 * 3e200 * sqrt(1e-400)
         (LevelRule(4, 1e160, 1e300), 1e-30, 1e-5, 4),  # f0 / loss is infinite: 4 * 1e-165 * 1e165
-        (LevelRule(32767, 5e-324, 5e-324), 1.7e308, 5e-324, 1),
-        (LevelRule(1, 5e-324, 1.7e308), 5e-324, 1.7e308, 32767),
+        (LevelRule(4, 1e10, 2.0), 1e-320, 1e-320, 1),
     ],
 )
 def test_quotients_beyond_float64(rule: LevelRule, loss: float, lr: float, expected: int) -> None:
     assert levels.levels_for(rule, loss, lr) == expected
-
-
-_positive = st.floats(min_value=5e-324, allow_nan=False, allow_infinity=False)
-
-
-@pytest.mark.no_cover
-@given(s0=st.integers(1, 32767), eta0=_positive, f0=_positive, loss=st.one_of(_positive, st.just(0.0)), lr=_positive)
-def test_the_level_rule_has_an_answer_for_all_that_it_takes(
-    s0: int, eta0: float, f0: float, loss: float, lr: float
-) -> None:
-    assert 1 <= levels.levels_for(LevelRule(s0, eta0, f0), loss, lr) <= 32767
-
-
-@given(loss=st.floats(1e-6, 1e3), lr=st.floats(1e-6, 10), factor=st.floats(1, 100))
-def test_levels_never_fall_with_the_loss_or_rise_with_a_smaller_learning_rate(
-    loss: float, lr: float, factor: float
-) -> None:
-    s = levels.levels_for(RULE, loss, lr)
-    assert 1 <= s <= 32767
-    assert levels.levels_for(RULE, loss / factor, lr) >= s
-    assert levels.levels_for(RULE, loss, lr / factor) <= s
 
 
 @pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf])
@@ -166,31 +135,6 @@ def test_no_vector_is_worse_than_the_worst_case(grid: np.ndarray, d: int, seed: 
     assert variance <= bounds.bin_bound(grid, counts.tolist()) + 1e-9
 
 
-@pytest.mark.parametrize(("s", "p"), [(1, 0.5), (2, 0.3), (3, 0.5), (2, 0.8), (6, 0.5), (6, 0.9)])
-@pytest.mark.parametrize("d", [7, 64, 1000])
-def test_some_vector_is_as_bad_as_the_worst_case(s: int, p: float, d: int) -> None:
-    """Brute force over vectors of at most three different magnitudes: `a` values x, `b` values y
-    and one that carries the rest of the norm. Whole counts keep it from reaching the bound
-    exactly."""
-    grid = levels.geometric_levels(s, p).astype(np.float64)
-    x = np.linspace(0, 1, 400)[:, None]
-    best = 0.0
-    counts = sorted({round(d ** (k / 12)) for k in range(13)} | set(range(1, min(d, 8) + 1)))
-    for few in (c for c in counts if c < d):
-        left = 1 - few * x**2  # `few` values x, the others share the rest
-        ok = left >= 0
-        y = np.sqrt(np.where(ok, left, 0) / (d - few))
-        best = max(
-            best, float(np.where(ok, few * spread(grid, x) + (d - few) * spread(grid, np.minimum(y, 1)), 0).max())
-        )
-        part = 1 - few * x**2  # or `few` values x, and zeros but for one
-        one = np.sqrt(np.where(ok, part, 0))
-        best = max(best, float(np.where(ok, few * spread(grid, x) + spread(grid, np.minimum(one, 1)), 0).max()))
-    best = max(best, d * float(spread(grid, np.array([d**-0.5]))[0]))
-    bound = levels.worst_case_variance(grid, d)
-    assert 0.8 * bound <= best <= bound + 1e-9
-
-
 @pytest.mark.parametrize("s", [1, 2, 4, 6, 8])
 @pytest.mark.parametrize("d", [1, 5, 100, 512, 8192, 9215, 9216, 9217, 10**4, 2**14, 10**6])
 def test_the_worst_case_is_below_equation_2_and_the_bins(s: int, d: int) -> None:
@@ -202,20 +146,6 @@ def test_the_worst_case_is_below_equation_2_and_the_bins(s: int, d: int) -> None
         assert worst >= 2.0**-s * math.sqrt(d) - 1 - 1e-9
 
 
-def test_the_worst_case_of_one_interval_in_closed_form() -> None:
-    """Levels 0 and 1 are TernGrad without clipping: sum r (1 - r) = sum r - 1 is largest for equal
-    values."""
-    for d in (4, 9, 10000):
-        assert levels.worst_case_variance([0, 1], d) == pytest.approx(math.sqrt(d) - 1)
-    assert levels.worst_case_variance([0, 1], 1) <= 0.25
-
-
-def test_qsgd_lies_below_its_own_lemma() -> None:
-    """Alistarh et al. 2017, lemma 3.1: min(d / s^2, sqrt(d) / s)."""
-    for s, d in itertools.product((1, 2, 7, 127), (1, 64, 512, 8192)):
-        assert levels.worst_case_variance(levels.uniform_levels(s), d) <= min(d / s**2, math.sqrt(d) / s)
-
-
 @pytest.mark.no_cover
 @pytest.mark.parametrize(("s", "d"), [(2, 100), (6, 512), (8, 10**4), (126, 512)])
 def test_the_optimal_ratio_beats_every_other(s: int, d: int) -> None:
@@ -223,34 +153,6 @@ def test_the_optimal_ratio_beats_every_other(s: int, d: int) -> None:
     bound = levels.worst_case_variance(levels.geometric_levels(s, best), d)
     for p in np.linspace(0.51 if s == 126 else 0.01, 0.995, 40):
         assert bound <= levels.worst_case_variance(levels.geometric_levels(s, float(p)), d) * (1 + 1e-3)
-
-
-@pytest.mark.no_cover
-def test_the_optimal_ratio_falls_with_d_and_rises_with_s() -> None:
-    by_d = [bounds.optimal_ratio(6, d) for d in (10**2, 10**6)]
-    by_s = [bounds.optimal_ratio(s, 10**4) for s in (2, 8)]
-    assert by_d == sorted(by_d, reverse=True) and by_s == sorted(by_s)
-    assert abs(bounds.optimal_ratio(6, 512) - 0.5) < 0.01  # the paper's p = 1/2 is right for 4 bits and buckets of 512
-
-
-def omega_bits(k: int) -> int:
-    bits = 1
-    while k > 1:
-        bits += k.bit_length()
-        k = k.bit_length() - 1
-    return bits
-
-
-def test_the_reading_of_the_o_1_terms() -> None:
-    def a(k: int) -> float:
-        return math.log2(k) + 2.7 * math.log2(1 + math.log2(k))
-
-    assert [omega_bits(k) for k in (1, 2, 3, 4, 7, 8, 16)] == [1, 3, 3, 6, 6, 7, 11]
-    assert all(omega_bits(k) <= 1 + a(k) for k in range(1, 70_000))
-    assert all(
-        omega_bits(1 << b) <= 1 + a(1 << b) for b in range(1, 500)
-    )  # a power of two is the hardest of its length
-    assert 1 + math.log2(2**16) + 2.69 * math.log2(17) < omega_bits(2**16)
 
 
 def test_equation_3_needs_its_assumption() -> None:
@@ -267,7 +169,7 @@ def test_equation_3_needs_its_assumption() -> None:
 def test_the_variance_of_normal_values_is_that_of_drawn_ones(grid: Sequence[float], d: int) -> None:
     x = np.random.default_rng(d).standard_normal(d * 400).astype(np.float32)
     assert levels.normal_variance(grid, d) == pytest.approx(
-        claims.normalized_variance(grid, x, d), rel=0.02 if d >= 64 else 0.15
+        bounds.normalized_variance(grid, x, d), rel=0.02 if d >= 64 else 0.15
     )
 
 

@@ -3,6 +3,7 @@ refused."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
 from typing import Any
@@ -39,12 +40,6 @@ def sparse(n: int, share: float) -> Vec:
     return np.where(rng.random(n) < share, rng.standard_normal(n), 0).astype(np.float32)
 
 
-def heavy_tailed(n: int) -> Vec:
-    """Of the generalized normal law with shape 0.6."""
-    rng = np.random.default_rng(3)
-    return (rng.choice((-1.0, 1.0), n) * rng.gamma(1 / 0.6, size=n) ** (1 / 0.6)).astype(np.float32)
-
-
 # Parameters.
 
 MANY = tuple(k / 127 for k in range(128))
@@ -54,17 +49,12 @@ MANY = tuple(k / 127 for k in range(128))
     ("name", "params", "message"),
     [
         ("qsgd", {"bucket": 100}, "codec qsgd: bucket = 100 is not a power of two from 8 to 65536, or 0; the nearest is 128"),
-        ("qsgd-inf", {"bucket": 1}, "codec qsgd-inf: bucket = 1 is not a power of two from 8 to 65536, or 0; the nearest is 8"),
         ("qsgd", {"stage": "zsdt"}, "codec qsgd: stage = 'zsdt' is not one of raw, huffman, elias, zstd, auto"),
-        ("elastiquant", {"bucket": 48}, "codec elastiquant: bucket = 48 is not a power of two"),
-        ("elastiquant", {"ratio": 1.0}, "codec elastiquant: ratio = 1.0 is outside 0.0 to 0.9999"),
         ("elastiquant", {"bits": 8, "ratio": 1e-9}, "codec elastiquant: 126 levels of ratio 1e-09 cannot be told apart"),
         ("elastiquant", {"levels": (0.0, 0.5)}, "codec elastiquant: levels must increase from 0 to 1"),
-        ("elastiquant", {"levels": (0.0,)}, "codec elastiquant: levels must increase from 0 to 1"),
         ("elastiquant", {"levels": (0.0, 0.5, 0.5, 1.0)}, "codec elastiquant: levels must increase from 0 to 1"),
         ("elastiquant", {"levels": (0.0, 0.2, 0.4, 1.0), "bits": 2}, "codec elastiquant: 4 levels do not fit 2 bits"),
         ("elastiquant", {"levels": MANY, "bits": 8}, "codec elastiquant: 128 levels do not fit 8 bits, which hold 127"),
-        ("co3", {"gamma": 1.5}, "codec co3: gamma = 1.5 is outside 0.0 to 1.0"),
     ],
 )  # fmt: skip
 def test_parameters_that_cannot_be(name: str, params: dict[str, Any], message: str) -> None:
@@ -83,8 +73,6 @@ def test_parameters_that_cannot_be(name: str, params: dict[str, Any], message: s
         ("elastiquant", {"levels": (0, 0.25, 1), "bucket": 8}, struct.pack("<BBIf", 4, 1, 8, 0.25)),
         ("elastiquant", {"levels": (0, 1), "bits": 2}, struct.pack("<BBI", 2, 1, 512)),
         ("elasticl", {"s0": 9}, b""),
-        ("terngrad", {}, b""),
-        ("signsgd", {}, b""),
         ("co3", {}, b""),
     ],
 )
@@ -171,27 +159,13 @@ def test_the_coder_that_is_chosen(name: str, params: dict[str, Any], x: Vec, sta
     assert params.get("stage") == "elias" or len(body) <= len(plain)
 
 
-def test_sections_that_zstd_does_not_shorten_share_a_code_table() -> None:
-    layout, x = layout_of(900, 900, 900), normal(2700)
-    made = (codecs.get("qsgd", bits=8, bucket=0, stage=stage) for stage in ("auto", "huffman"))
-    auto, huffman = (len(codec.encode(x, codec.init(layout), CTX)[0]) for codec in made)
-    assert auto <= huffman
-
-
 CODERS = ("raw", "huffman", "elias", "zstd")
 
 
-def of_all_widths(*widths: int) -> list[tuple[str, int]]:
-    """Codecs and bits; elastiquant has 8 at most."""
-    return [
-        (name, bits)
-        for name in ("qsgd", "qsgd-inf", "elastiquant")
-        for bits in widths
-        if bits <= 8 or name != "elastiquant"
-    ]
-
-
-@pytest.mark.parametrize(("name", "bits"), of_all_widths(2, 4, 7, 8, 12))
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [*itertools.product(("qsgd", "qsgd-inf"), (2, 4, 7, 8, 12)), ("elastiquant", 4), ("elastiquant", 8)],
+)
 def test_auto_is_as_small_as_the_smallest(name: str, bits: int) -> None:
     repeated = np.tile(normal(500), 200)
     for x in (
@@ -204,36 +178,6 @@ def test_auto_is_as_small_as_the_smallest(name: str, bits: int) -> None:
         sizes = {s: len(body_of(codecs.get(name, bits=bits, stage=s), x)) for s in CODERS}
         auto = len(body_of(codecs.get(name, bits=bits, stage="auto"), x))
         assert auto <= min(sizes.values()) * 1.005 + 2, (bits, x.size, auto, sizes)
-
-
-def entropy_of(codec_name: str, bits: int, x: np.ndarray) -> float:
-    """Bits a value, of order 0, of the codes of x, one tensor, and what its scales take."""
-    raw = codecs.get(codec_name, bits=bits, stage="raw")
-    body = np.frombuffer(bytes(body_of(raw, x)), np.uint8)
-    scales = 2 * -(-x.size // 512)
-    row = np.unpackbits(body[1 + scales :], bitorder="little")[: x.size * bits].reshape(-1, bits)
-    counts = np.bincount(row @ (1 << np.arange(bits)))
-    share = counts[counts > 0] / x.size
-    return float(-(share * np.log2(share)).sum() + 8 * scales / x.size)
-
-
-@pytest.mark.no_cover
-@pytest.mark.parametrize("stage", ["huffman", "auto"])
-@pytest.mark.parametrize(("name", "bits"), of_all_widths(2, 3, 5, 8, 12))
-def test_sizes_are_near_the_entropy(name: str, bits: int, stage: str) -> None:
-    """Codes of all widths, dense ones and such with many zeros: 3.5 %, below 1.5 bit 12 %."""
-    n = 100_000
-    for title, x in (
-        ("gennorm", heavy_tailed(n)),
-        ("normal", normal(n)),
-        ("half", sparse(n, 0.5)),
-        ("tenth", sparse(n, 0.1)),
-        ("tenth of one sign", np.abs(sparse(n, 0.1))),
-    ):
-        entropy = entropy_of(name, bits, x)
-        limit = 1.035 if entropy >= 1.5 else 1.12
-        took = 8 * len(body_of(codecs.get(name, bits=bits, stage=stage), x)) / n
-        assert took <= limit * entropy, (title, took, entropy)
 
 
 def test_a_section_each_and_none_for_what_is_empty() -> None:
@@ -251,13 +195,6 @@ def test_a_section_each_and_none_for_what_is_empty() -> None:
 # zstd sections that are damaged.
 
 
-def zstd_body(name: str = "qsgd", **params: Any) -> tuple[codecs.Codec[Any], bytes, int]:
-    codec, n = codecs.get(name, stage="zstd", **params), 3001
-    body = body_of(codec, np.full(n, 0.25, np.float32))
-    assert body[0] == ZSTD
-    return codec, body, n
-
-
 def symbols_in(frame: list[bytes], scale: float = 1.0) -> bytes:
     packed = zstd.compress([memoryview(part) for part in frame])
     return bytes([ZSTD]) + struct.pack("<fI", scale, len(packed)) + packed
@@ -270,12 +207,9 @@ CODE, SCALE = "a code is none of this codec's", "a scale is not finite, below ze
     ("name", "n", "body", "message"),
     [
         ("terngrad", 1023, symbols_in([bytes(256)]), "1023 values have no zstd frame"),
-        ("terngrad", 1025, b"\4", "it ends early"),
         ("terngrad", 1025, b"\4" + bytes(7), "it ends early"),
         ("terngrad", 1025, b"\4" + bytes(4) + b"\1\0\0\0", "it ends early"),
         ("terngrad", 1025, symbols_in([bytes(257)], math.nan), SCALE),
-        ("terngrad", 1025, symbols_in([bytes(257)], math.inf), SCALE),
-        ("terngrad", 1025, symbols_in([bytes(257)], -1.0), SCALE),
         ("co3", 1025, symbols_in([bytes(513)], 1e-39), SCALE),
         ("qsgd", 1025, b"\4\0\xff\0\0\0\0" + symbols_in([bytes(513)])[5:], SCALE),
         ("qsgd", 1025, b"\4\0\x7f\0\0\0\0" + symbols_in([b"\x08" + bytes(512)])[5:], CODE),
@@ -300,23 +234,6 @@ def test_zstd_frames_of_another_size(size: int, wrong: str) -> None:
         codecs.get("terngrad").decode(symbols_in([bytes(size)]), layout_of(1025))
 
 
-@pytest.mark.parametrize(
-    ("name", "params"), [("qsgd", {}), ("qsgd", {"bits": 12}), ("signsgd", {}), ("co3", {"gamma": 0.0})]
-)
-def test_zstd_sections_with_a_byte_changed(name: str, params: dict[str, Any]) -> None:
-    codec, body, n = zstd_body(name, **params)
-    np.testing.assert_allclose(codec.decode(body, layout_of(n)).mean(), 0.25, rtol=0.2)
-    total = np.ones(n, np.float32)
-    np.testing.assert_array_equal(codec.decode(body, layout_of(n), total, 1.0), 1 + codec.decode(body, layout_of(n)))
-    for at in range(len(body)):
-        bad = body[:at] + bytes([body[at] ^ (1, 0x80, 0xFF)[at % 3]]) + body[at + 1 :]
-        try:
-            values = codec.decode(bad, layout_of(n))
-        except DecodeError:
-            continue
-        assert np.isfinite(values).all()
-
-
 def test_zstd_over_several_pieces_and_buckets() -> None:
     n = 2 * zstd._PIECE + 777
     x = np.repeat(normal(n // 64 + 1), 64)[:n].copy()
@@ -325,6 +242,3 @@ def test_zstd_over_several_pieces_and_buckets() -> None:
         body, plain = body_of(packed, x), body_of(raw, x)
         assert body[0] == ZSTD and len(body) < len(plain)
         np.testing.assert_array_equal(packed.decode(body, layout_of(n)), raw.decode(plain, layout_of(n)))
-
-
-# What each codec's rule says.

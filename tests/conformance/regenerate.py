@@ -1,4 +1,4 @@
-"""Writes golden/<codec>.json and attacks/: `python -m tests.conformance.regenerate`.
+"""Writes golden/<codec>.json: `python -m tests.conformance.regenerate`.
 
 Golden bodies come from reference.py, not from the codecs. A change of a file that git shows is a
 change of the wire format: boards of the last release would no longer understand this one, so it
@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.conformance.attacks import ATTACKS
 from tests.conformance.reference import PARAMS, REFERENCES, Shapes
 
 HERE = Path(__file__).parent
@@ -82,7 +81,6 @@ def stepped_inputs() -> dict[str, tuple[Shapes, np.ndarray]]:
 
 def main() -> None:
     (HERE / "golden").mkdir(exist_ok=True)
-    (HERE / "attacks").mkdir(exist_ok=True)
     for codec, (body_of, values_of) in REFERENCES.items():
         cases = []
         for chosen in PARAMS.get(codec, ({},)):
@@ -108,12 +106,6 @@ def main() -> None:
                     case["decoded_sha256"] = hashlib.sha256(decoded).hexdigest()
                 cases.append(case)
         (HERE / "golden" / f"{codec}.json").write_text(json.dumps(cases, indent=1) + "\n")
-    for stale in (HERE / "attacks").glob("*.bin"):
-        stale.unlink()
-    for name, (data, _) in ATTACKS.items():
-        (HERE / "attacks" / f"{name}.bin").write_bytes(data)
-    errors = {name: error for name, (_, error) in ATTACKS.items()}
-    (HERE / "attacks" / "errors.json").write_text(json.dumps(errors, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""Attack frames: each file of attacks/ is refused with the sentence that belongs to it, and changes
-nothing."""
+"""Attack frames: each file of attacks/ is refused with the sentence that errors.json has for it (a
+final * stands for any rest), and changes nothing. What was refused once stays refused: files are
+added, made with `raw_frame`, and never changed."""
 
 from __future__ import annotations
 

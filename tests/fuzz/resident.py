@@ -73,15 +73,14 @@ def decodings(cases: Iterable[Case], share: float) -> Iterator[Attempt]:
 
 
 def attacks() -> Iterator[Attempt]:
-    """Every frame of the attack folder, as a sum and as new values. What some of them take one
-    after the other, each of them takes at most; where that is too much, each is tried alone."""
-    files, limit = sorted(ATTACKS.glob("*.bin")), 4 * LAYOUT.size + SPARE_BYTES
+    """Every frame of the attack folder, as a sum and as new values: what some of them take one
+    after the other, each of them takes at most."""
+    files = sorted(ATTACKS.glob("*.bin"))
     for k in range(0, len(files), TOGETHER):
         some = files[k : k + TOGETHER]
-        together = _forked(lambda some=some: _attack(some))
+        taken = _forked(lambda some=some: _attack(some))
         for file in some:
-            taken = together if together <= limit else _forked(lambda file=file: _attack([file]))
-            yield Attempt(file.stem, "attack", taken, limit)
+            yield Attempt(file.stem, "attack", taken, 4 * LAYOUT.size + SPARE_BYTES)
 
 
 Decode = Callable[[codecs.Codec[Any], bytes, Layout, np.ndarray], object]

@@ -61,13 +61,3 @@ def test_hostile_frames() -> None:
     found = attempts("attacks")
     assert {attempt["name"] for attempt in found} == set(ERRORS)
     assert beyond(found) == []
-
-
-def test_a_limit_that_is_broken_is_seen() -> None:
-    assert beyond([{"bytes": 5, "limit": 4}, {"bytes": 4, "limit": 4}]) == [{"bytes": 5, "limit": 4}]
-
-
-def test_an_attempt_that_fails_is_no_small_one() -> None:
-    """A fork of this process, which is why it does nothing of the kernels."""
-    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
-        resident._forked(lambda: 1 // 0)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import re
 import time
 import tracemalloc
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +17,6 @@ from tests.fuzz.frames import Seed
 
 SPARE_BYTES = 2**20  # a decoder may use 4 n bytes of a model of n values, and 1 MiB
 TIMES_HONEST = 10  # a frame may take so many times as long as the slowest honest one for its model, and not a tick more
-PAUSE_SECONDS = 0.005  # between two tries, so that another process's turn does not meet all of them
 
 
 @dataclass(frozen=True)
@@ -54,30 +51,14 @@ def attempt(data: bytes, layout: Layout, start: np.ndarray) -> Outcome:
     return Outcome(codec_name, "")
 
 
-def seconds(data: bytes, layout: Layout, start: np.ndarray, repeats: int = 1, enough: float = 0.0) -> float:
-    """The shortest of a few attempts, no more of them than it takes to stay below `enough`. What
-    other processes and Python's collection of garbage add to one is not the frame's: they are tried
-    apart, and without that."""
-    return shortest(lambda: attempt(data, layout, start), repeats, enough)
-
-
-def shortest(action: Callable[[], object], repeats: int, enough: float) -> float:
-    """Seconds."""
-    best, collects = float("inf"), gc.isenabled()
-    gc.disable()
-    try:
-        for k in range(repeats):
-            if k:
-                time.sleep(PAUSE_SECONDS)
-            begin = time.perf_counter()
-            action()
-            best = min(best, time.perf_counter() - begin)
-            if best < enough:
-                break
-    finally:
-        if collects:
-            gc.enable()
-    return best
+def seconds(data: bytes, layout: Layout, start: np.ndarray, repeats: int) -> float:
+    """The shortest of a few attempts: what other processes add to one is not the frame's."""
+    took = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        attempt(data, layout, start)
+        took.append(time.perf_counter() - begin)
+    return min(took)
 
 
 def honest_seconds(seeds: list[Seed], starts: dict[int, np.ndarray]) -> dict[int, float]:

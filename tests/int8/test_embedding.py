@@ -17,7 +17,6 @@ from edgegossip.int8 import QuantisedTensor, layers
 from edgegossip.native import available_isas
 from edgegossip.native import int8 as native
 from edgegossip.types import UsageError
-from tests.int8.test_layers import cosine
 from tests.native import reference_int8 as reference
 
 KEY = 77
@@ -51,29 +50,6 @@ def test_the_kernels_are_the_reference(shape, wide, isa, seed):
         dw = np.full(table.size, np.nan, np.float32)
         native.embedding_backward(shape, ids.ravel(), g.ravel(), KEY, wide, 1, dw, isa, threads)
         np.testing.assert_array_equal(dw, expected.ravel())
-
-
-@settings(max_examples=8)
-@given(
-    st.integers(2, 60),
-    st.integers(1, 40),
-    st.sampled_from([(7,), (3, 9), (1, 1), (2, 3, 2)]),
-    st.sampled_from([None, 0]),
-    st.sampled_from([16, 8]),
-    st.integers(0, 10**6),
-)
-def test_gradients_are_those_of_fp32(rows, width, shape, padding, dw, seed):
-    torch.manual_seed(seed)
-    plain = nn.Embedding(rows, width, padding)
-    ours = int8.convert(copy.deepcopy(plain), dw)
-    ids = torch.randint(0, rows, shape)
-    y, y8 = plain(ids), ours(ids)
-    assert y8.shape == y.shape
-    torch.testing.assert_close(int8.tensor.dequantise(y8), y, rtol=0, atol=float(y.detach().abs().max()) / 120 + 1e-6)
-    g = torch.randn(y.shape)
-    (y * g).sum().backward()
-    (y8 * g).sum().backward()
-    assert cosine(ours.weight.grad, plain.weight.grad) >= 0.99
 
 
 class Words(nn.Module):
@@ -153,6 +129,7 @@ def test_hard_tables_and_wrong_ids():
         assert torch.isfinite(y.values()).all()
         torch.testing.assert_close(table.weight.grad.sum(1), torch.tensor([5.0, 5.0, 10.0]))
     assert table(torch.empty(0, 4, dtype=torch.int64)).shape == (0, 4, 5)
+    assert table(torch.ones(2, 3, 4, dtype=torch.int64)).shape == (2, 3, 4, 5)
     for bad in (3, -1):
         with pytest.raises(UsageError, match="rows 0 to 2"):
             table(torch.tensor([0, bad]))

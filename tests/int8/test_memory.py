@@ -10,14 +10,12 @@ import random
 import resource
 from concurrent.futures import ThreadPoolExecutor
 
-import psutil
 import pytest
 import torch
 from torch import nn
 
 from edgegossip import int8
 from edgegossip.int8 import functional, memory, norms
-from edgegossip.native import _native
 
 SIZE = (4, 32, 32, 16)
 BYTES = 4 * 4 * 32 * 32 * 16
@@ -54,31 +52,6 @@ def test_memory_of_a_tensor_that_is_gone_serves_the_next():
     assert memory.waiting_bytes() == 0
 
 
-def test_a_capsule_that_nobody_takes_gives_its_memory_back():
-    capsule = _native.pool_empty(SIZE, "f", False)
-    assert memory.waiting_bytes() == 0
-    del capsule
-    assert memory.waiting_bytes() == BYTES
-
-
-@pytest.mark.parametrize(
-    ("size", "form", "first"),
-    [
-        ((), "f", False),
-        ((1,) * 5, "f", False),
-        ((4, 0), "f", False),
-        ((2, -1), "b", False),
-        ((1 << 40, 1 << 40), "f", False),
-        ((4, 4), "f", True),
-        ((4, 4), "d", False),
-    ],
-)
-def test_impossible_tensors_are_refused(size, form, first):
-    with pytest.raises(ValueError, match=r"size is out of range|1 to 4 dimensions|the format must|channels"):
-        _native.pool_empty(size, form, first)
-    assert memory.waiting_bytes() == 0
-
-
 def test_tensors_are_as_torchs():
     for size in (SIZE, (1, 2, 3, 5)):
         made, expected = memory.empty_nchw(size), torch.empty(size).permute(0, 3, 1, 2)
@@ -88,12 +61,6 @@ def test_tensors_are_as_torchs():
         made = memory.empty((3, 70000), dtype)
         assert (made.shape, made.stride(), made.dtype) == ((3, 70000), (70000, 1), dtype)
         assert made.data_ptr() % 64 == 0 and made.untyped_storage().nbytes() == 210000
-
-
-def test_sizes_that_change_need_no_more_than_the_largest():
-    for size in range(100_000, 200_000, 1000):
-        memory.empty((size,), torch.int8)
-    assert 199_000 <= memory.waiting_bytes() < 199_000 + 64
 
 
 def test_free_neighbours_are_one():
@@ -126,19 +93,6 @@ def test_tensors_never_lie_on_each_other():
     kept.clear()
     memory.give_back()
     assert memory.waiting_bytes() == 0
-
-
-def test_what_is_given_back_around_a_tensor_that_stays_is_resident_no_more():
-    def resident():
-        return psutil.Process().memory_info().rss
-
-    first, stays, last = (memory.empty((20 << 20,), torch.int8).fill_(1) for _ in range(3))
-    before = resident()
-    del first, last
-    assert resident() > before - (4 << 20)
-    memory.give_back()
-    assert resident() < before - (36 << 20)
-    assert bool((stays == 1).all())
 
 
 def test_threads_do_not_get_the_same_memory():
@@ -219,14 +173,6 @@ def test_memory_stays_with_what_is_made_of_a_model_and_goes_with_it(remake):
     del made
     gc.collect()
     assert memory.waiting_bytes() == 0
-
-
-@pytest.mark.parametrize("sizes", [(8, 32, 32, 64), (3, 7, 5, 16)])
-def test_a_gradient_has_the_size_of_four_int8_tensors(sizes):
-    """Else these leave gaps where they lie in its memory, and weight gradients find no room in what
-    is free."""
-    kept = functional.empty_quantised(sizes).parts[0]
-    assert 4 * kept.untyped_storage().nbytes() == memory.empty_nchw(sizes).untyped_storage().nbytes()
 
 
 @pytest.mark.parametrize(

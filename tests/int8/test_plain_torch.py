@@ -4,7 +4,6 @@ of what lies between."""
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from edgegossip import int8
@@ -116,12 +115,6 @@ def test_a_gradient_that_a_norm_took_over_is_refused_not_halved(ask):
         ask(y, loss)
 
 
-def test_autograd_takes_int8_tensors():
-    x = torch.randn(2, 3, 4, 4, requires_grad=True)
-    y = functional.relu(x)
-    assert torch.equal(torch.autograd.grad(y.sum(), y)[0], torch.ones(2, 3, 4, 4))
-
-
 @pytest.mark.parametrize("kind", ["half", "double", "bfloat16"])
 def test_parameters_of_another_type_are_refused(kind):
     for model, x in (
@@ -145,10 +138,3 @@ def test_wrong_shapes_are_named():
         conv(torch.ones(1, 4, 2, 5))
     with pytest.raises(UsageError, match="takes 3 features, not 4"):
         linear(torch.ones(2, 4))
-
-
-def test_pooled_maps_are_no_views():
-    y = int8.convert(nn.AvgPool2d(2))(torch.randn(2, 3, 4, 4, requires_grad=True))
-    assert not y._is_view()
-    assert y.shape == (2, 3, 2, 2)
-    F.hardswish(y, inplace=True).sum().backward()

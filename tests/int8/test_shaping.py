@@ -57,13 +57,6 @@ def test_a_padded_slice(index, pads):
     assert_same(lambda x: F.pad(x[index], (0, 0, 0, 0, *pads[4:])), torch.randn(SIZES))
 
 
-@pytest.mark.parametrize("channels", [slice(2, 5), slice(None)])
-def test_channels_of_a_gradient_are_taken_where_they_lie(channels):
-    g = torch.randn(2, 3, 4, 8)[..., channels]
-    pitch, (address, size, _, _) = functional._pitched(g)
-    assert (pitch, address, size) == (8, g.data_ptr(), 2 * 3 * 4 * 8 - 8 + g.shape[3])
-
-
 @pytest.mark.parametrize(
     "change", [lambda x: x[:, :1].sum(), lambda x: x[..., 0:1, :].sum(), lambda x: x[:, :1].mean()]
 )
@@ -101,29 +94,9 @@ def test_layers_need_values():
             int8.convert(layer)(x)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda x: x[:, :, ::2, ::2],
-        lambda x: F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, 8)),
-        lambda x: F.pad(torch.relu(x[:, 1:]), (1, 1)),
-        torch.relu,
-    ],
-    ids=["slice", "padded slice", "padded relu", "relu"],
-)
-@pytest.mark.parametrize("size", [(3, 8, 7, 6), (16, 16, 32, 32), (4, 16, 32, 1), (2, 16, 1, 9)])
-def test_with_threads(change, size):
-    assert_same(change, torch.randn(size), threads=3)
-
-
 def test_a_gradient_of_relu_in_another_order_of_memory():
     q = functional.quantise(torch.randn(4, 8, 6, 6)).detach().requires_grad_()
     g = torch.randn(4, 8, 6, 6)
     (dx,) = torch.autograd.grad(q.relu(), q, g)
     (same,) = torch.autograd.grad(q.relu(), q, g.to(memory_format=torch.channels_last))
     assert torch.equal(dx, same) and torch.equal(dx, g * (q.values() > 0))
-
-
-def test_steps_backwards_are_torchs_error():
-    with pytest.raises(ValueError, match="step"):
-        functional.quantise(torch.randn(1, 2, 3, 4))[:, :, ::-1]

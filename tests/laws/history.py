@@ -38,8 +38,6 @@ class Node:
     sums: dict[str, float] = field(default_factory=dict)
     missing: set[str] = field(default_factory=set)  # values that some round does not have
     last: dict[str, float] = field(default_factory=dict)  # of each eval/ value
-    powers_w: list[float] = field(default_factory=list)
-    energy_s: float = 0.0  # of the rounds that tell joules
     messages: float = 0.0  # that carried values
 
     @property
@@ -134,13 +132,9 @@ def _keep(node: Node, record: MetricsRecord) -> None:
         return  # an evaluation that came later than its round
     node.rows.append(Row(record.step, record.t_s, node.stretch(record.t_s), record.number("time/round_s")))
     for name in record.values:
-        if name in BYTES or name == "sys/energy_j" or (name.startswith(LINK_PREFIX) and name.endswith(LINK_BYTES)):
+        if name in BYTES or (name.startswith(LINK_PREFIX) and name.endswith(LINK_BYTES)):
             node.sums[name] = node.sums.get(name, 0.0) + (record.number(name) or 0.0)
     node.missing |= {name for name in BYTES if name not in record.values}
-    if record.number("sys/energy_j") is not None:
-        node.energy_s += record.number("time/round_s") or 0.0
-    if (watts := record.number("sys/power_w")) is not None:
-        node.powers_w.append(watts)
     bits, payload = record.number("codec/bits_per_value"), record.number("net/payload_bytes")
     if bits and payload and node.values:
         node.messages += 8 * payload / bits / node.values

@@ -5,6 +5,8 @@ import math
 
 import numpy as np
 
+from tests.conformance.reference_common import uniform32
+
 F = np.float32
 FLOOR = F(1e-30)
 
@@ -89,19 +91,6 @@ def conv_weight_sums(g, x, kernel, stride, pad, groups):
                 part = part[..., k * each_in : (k + 1) * each_in]
                 dw[:, mine, :, a, b] = np.einsum("nhwo,nhwi->noi", g[..., mine], part)
     return dw
-
-
-def uniforms(key, first, count):
-    """The generator of runtime/isa/random.inc: uint32[count] from element `first` on."""
-    i = np.arange(first, first + count, dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        x = (i >> np.uint64(1)).astype(np.uint32) * np.uint32(0x9E3779B9) + np.uint32(key & 0xFFFFFFFF)
-        x ^= x >> np.uint32(16)
-        x = x * np.uint32(0x7FEB352D) + np.uint32(key >> 32)
-        x ^= x >> np.uint32(15)
-        x *= np.uint32(0x846CA68B)
-        x ^= x >> np.uint32(16)
-    return np.where(i & np.uint64(1), x << np.uint32(16) | x >> np.uint32(16), x)
 
 
 def round8(g, key):
@@ -192,7 +181,7 @@ def heads_of(maps, tokens, heads, width):
 
 def rounded_at(values, key, first, scale):
     """round8 of values [n] that lie from element `first` on."""
-    u = (uniforms(key, first, values.size) >> np.uint32(8)).astype(np.int64)
+    u = (uniform32(key, first, values.size) >> np.uint32(8)).astype(np.int64)
     steps = np.clip((values.ravel() * (F(1) / scale)) * F(2**24), F(-127 * 2**24), F(127 * 2**24)).astype(np.int64)
     return ((steps + u) >> 24).reshape(values.shape)
 
@@ -222,7 +211,7 @@ def attention(call, g):
             e = numerators(q[n, h], k[n, h], min(sq * sk * root, F(3e38)), seen[n, h])
             kept = e.copy()
             if call.dropped:
-                u = uniforms(key[3], place * s.queries * wide_keys, s.queries * wide_keys)
+                u = uniform32(key[3], place * s.queries * wide_keys, s.queries * wide_keys)
                 below = u.reshape(s.queries, wide_keys)[:, : s.keys] < int(call.dropped * 2**32)
                 kept[below] = 0
             total = e.sum(1)

@@ -7,7 +7,7 @@ import numpy as np
 
 from edgegossip.codecs.co3 import STATIC_TABLES
 from edgegossip.codecs.levels import geometric_levels
-from edgegossip.native import coding, quantise
+from edgegossip.native import _native, coding, quantise
 from edgegossip.native.quantise import LevelKind, Quantiser
 
 KEY = 0x1234_5678_9ABC_DEF0
@@ -15,6 +15,7 @@ CO3_TABLES = np.array([t.weights for t in STATIC_TABLES], np.uint8).reshape(-1)
 FP4 = Quantiser(LevelKind.FP4, 4)
 SIGN = Quantiser(LevelKind.SIGN, 1)
 TERNARY = Quantiser(LevelKind.UNIFORM, 2, 1)
+BAD_CODER = -3
 CHOICES: tuple[coding.Choice, ...] = ("raw", "huffman", "elias", "auto")
 
 
@@ -85,15 +86,30 @@ def sparse_levels(q, n, density, seed=1):
     return np.where(top & (levels > 0), largest_level(q), levels).astype(np.int64), rng.random(n) < 0.5
 
 
-def encode(q, x, choice, scales=None, state=None, **more):
-    room = np.full(coding.bound(len(x), q, choice), 0xA5, np.uint8)
-    size = coding.encode(q, x, KEY, choice, coding.new_state() if state is None else state, room, scales=scales, **more)
+def norms(x, bucket, linf=False, isa=None):
+    """The norms of every bucket; None when x is not finite."""
+    scales = np.empty(Quantiser(LevelKind.UNIFORM, 4, 7, bucket).scale_count(len(x)), np.float32)
+    return scales if _native.quantise_norms(x, bucket, linf, scales, isa) else None
+
+
+def bound(n, q, choice):
+    return coding.bound_of(np.array([0, n]), q, choice)
+
+
+def encode(q, x, choice, scales=None, state=None, preferred=-1, **more):
+    """The section of a tensor; -1 when it is not finite."""
+    room = np.full(bound(len(x), q, choice), 0xA5, np.uint8)
+    state = coding.new_state() if state is None else state
+    more |= {"scales": scales, "preferred": np.array([preferred])}
+    size = coding.encode_all(q, x, np.array([0, len(x)]), [KEY], choice, state, room, **more)
     return size if size < 0 else room[:size].tobytes()
 
 
 def decode(q, body, n, out=None, weight=None, at=0, state=None, **more):
     """Where the section ends, or a fault."""
-    return coding.decode(q, body, at, n, coding.new_state() if state is None else state, out, weight, **more)
+    state = coding.new_state() if state is None else state
+    tensor, end = coding.decode_all(q, body, at, np.array([0, n]), 0, state, out, weight, **more)
+    return end if tensor == 1 or end < 0 else BAD_CODER
 
 
 def values_of(q, x, scales):

@@ -77,24 +77,6 @@ def test_weight_must_be_a_finite_float32(weight):
         native.minmax8_decode(bytes(22), OFFSETS, X.copy(), weight)
 
 
-def test_every_kind_of_body_is_taken():
-    body = bytearray(22)
-    assert native.minmax8_encode(X, OFFSETS, body) == -1
-    results = []
-    for form in (
-        bytes(body),
-        body,
-        memoryview(body),
-        memoryview(b"?" + bytes(body))[1:],
-        np.frombuffer(body, np.uint8),
-    ):
-        y = np.empty(6, np.float32)
-        assert native.minmax8_decode(form, OFFSETS, y) == -1
-        results.append(y.tobytes())
-    assert len(set(results)) == 1
-    assert native.minmax8_encode(X, OFFSETS, memoryview(bytearray(22))) == -1
-
-
 def test_the_best_instruction_set_is_chosen(monkeypatch):
     monkeypatch.delenv("EDGEGOSSIP_ISA", raising=False)
     assert native.available_isas()[0] == "portable"

@@ -57,9 +57,9 @@ def check(q, n, density, choice, seed, norms):
     x, scales = exact(q, levels, signs)
     if norms:
         x += np.float32(0.01) * (np.arange(n) % 3 == 0)
-        scales = quantise.norms(x, q.bucket)
+        scales = sections.norms(x, q.bucket)
     body = encode(q, x, choice, None if norms else scales)
-    assert len(body) <= coding.bound(n, q, choice)
+    assert len(body) <= sections.bound(n, q, choice)
     assert choice == "elias" or len(body) <= raw_size(q, n)
     expected = sections.values_of(q, x, scales)
     if not norms and q.kind is not quantise.LevelKind.SIGN:
@@ -112,15 +112,6 @@ def test_same_bytes_on_every_instruction_set_and_for_any_number_of_threads(q, ch
             assert decode(q, body, n, again, isa=isa, threads=threads) == len(body)
             np.testing.assert_array_equal(again, out)
             assert decode(q, body, n, isa=isa, threads=threads) == len(body)
-
-
-@pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize("q", [uniform(4), uniform(4, 512), uniform(13, 64)], ids=name_of)
-def test_what_is_not_finite_is_refused(q, choice):
-    for bad, n, at in ((np.nan, 9, 8), (-np.inf, 300_000, 299_999), (np.nan, 300_000, 123_457)):
-        x = np.ones(n, np.float32)
-        x[at] = bad
-        assert encode(q, x, choice) == encode(q, x, choice, threads=3) == -1
 
 
 # Many tensors in one call.
@@ -199,15 +190,10 @@ def test_huffman_is_close_to_the_entropy():
     [
         (1, "0"),
         (2, "100"),
-        (3, "110"),
         (4, "101000"),
-        (5, "101010"),
-        (7, "101110"),
         (8, "1110000"),
-        (15, "1111110"),
         (16, "10100100000"),
         (100, "1011011001000"),
-        (1000, "11100111111010000"),
     ],
 )
 def test_elias_words_bit_by_bit(k, word):
@@ -325,29 +311,6 @@ def test_a_sign_that_a_sample_missed_is_told(threads):
         signs = np.zeros(n, bool)
         signs[other] = True
         assert "signs beside" in reads(q, [(levels, signs)], "huffman", threads=threads)
-
-
-@pytest.mark.parametrize(("bits", "density"), [(2, 0.2), (3, 0.35), (4, 0.3), (8, 0.5)])
-def test_a_sign_that_a_sample_missed_costs_next_to_nothing(bits, density):
-    q, n = uniform(bits), 400_000
-    levels = sections.sparse_levels(q, n, density)[0]
-    sizes = []
-    for others in ([-1], range(0, 3000, 9)):  # few and where no sample is, or seen
-        signs = np.zeros(n, bool)
-        signs[np.flatnonzero(levels)[others]] = True
-        x, scales = exact(q, levels, signs)
-        sizes.append(len(encode(q, x, "huffman", scales)))
-    assert sizes[0] <= 1.01 * sizes[1], sizes
-
-
-def test_the_documentation_decodes_both_tables_of_runs():
-    q, seen = uniform(12), set()
-    part = sections.sparse_levels(q, 2000, 0.05)
-    seen |= reads(q, [part], "huffman")
-    levels, signs = np.zeros(200_000, int), np.zeros(200_000, bool)
-    levels[::40], levels[1::40], signs[1::40] = 2, 5, True  # a code says which run comes before
-    seen |= reads(q, [(levels, signs)], "huffman")
-    assert {"runs marginals", "runs lengths"} <= seen
 
 
 @pytest.mark.parametrize("q", [TERNARY, uniform(5, 8), uniform(16)], ids=name_of)

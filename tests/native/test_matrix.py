@@ -62,45 +62,6 @@ def test_atoms_add_up_to_any_matrix(name, isa):
             np.testing.assert_allclose(out, expected, rtol=2e-7, atol=1e-13 * norms.max() + 1e-45)
 
 
-def product_of(factors, rows, cols, rank, form):
-    """The matrix of wire factors, in float64."""
-    number = "<f4" if form == "fp32" else "<f2"
-    size = np.dtype(number).itemsize
-    left = np.frombuffer(factors, number, rank * rows).reshape(rank, rows).astype(np.float64)
-    at = rank * rows * size
-    scales = np.ones(rank)
-    if form == "fp16":
-        scales = np.frombuffer(factors, "<f4", rank, at).astype(np.float64)
-        at += 4 * rank
-    right = np.frombuffer(factors, number, rank * cols, at).reshape(rank, cols).astype(np.float64)
-    return left, right * scales[:, None]
-
-
-@on_every_isa
-@pytest.mark.parametrize("form", ["fp32", "fp16"])
-@pytest.mark.parametrize(
-    ("shape", "rank"), [((1, 1), 1), ((5, 17), 2), ((257, 300), 5), ((513, 15), 17), ((16, 512), 5)]
-)
-def test_products_of_factors(shape, rank, form, isa):
-    rng = np.random.default_rng(5)
-    number = np.float32 if form == "fp32" else np.float16
-    left, right = (rng.standard_normal((rank, side)).astype(number) for side in shape)
-    scales = (2.0 ** rng.integers(-20, 20, rank)).astype(np.float32).tobytes() if form == "fp16" else b""
-    factors = b"?" + left.tobytes() + scales + right.tobytes()
-    view = memoryview(factors)[1:]
-    wide_left, wide_right = product_of(factors[1:], *shape, rank, form)
-    expected = (wide_left.T @ wide_right).astype(np.float32).ravel()
-    out = np.full(shape[0] * shape[1], 9, np.float32)
-    assert matrix.factors_bytes(*shape, rank, form) == len(view)
-    assert matrix.factors_sound(view, *shape, rank, form, isa)
-    matrix.factors_product(view, *shape, rank, form, out, isa=isa)
-    np.testing.assert_allclose(out, expected, rtol=3e-7, atol=1e-12 * np.abs(expected).max())
-    total = np.linspace(-1, 1, out.size, dtype=np.float32)
-    added = total + np.float32(0.3) * out
-    matrix.factors_product(view, *shape, rank, form, total, 0.3, isa)
-    assert total.tobytes() == added.tobytes()
-
-
 def test_a_product_beyond_float32_is_held():
     factors = np.array([1, -3, BIG, BIG], np.float32).tobytes()  # left: 1, -3; right: BIG, BIG
     out = np.empty(4, np.float32)
@@ -110,47 +71,3 @@ def test_a_product_beyond_float32_is_held():
     held = np.empty(3, np.float32)
     matrix.corrected(x, x, 1.0, held)
     np.testing.assert_array_equal(held, [BIG, -BIG, 2])
-
-
-@on_every_isa
-@pytest.mark.parametrize("form", ["fp32", "fp16"])
-@pytest.mark.parametrize("rank", [1, 3, 9])
-@pytest.mark.parametrize("shape", [(3, 4), (65, 31), (40, 600), (300, 11)])
-def test_a_power_step_is_the_papers(shape, rank, form, isa):
-    rows, cols = shape
-    rng = np.random.default_rng(7)
-    x, error = random_matrix(rows, cols, 1), random_matrix(rows, cols, 2, 0.3)
-    start = rng.uniform(-1, 1, (rank, cols)).astype(np.float32)
-    factors = np.empty(matrix.factors_bytes(rows, cols, rank, form), np.uint8)
-    following, residual = np.empty(rank * cols, np.float32), np.empty(rows * cols, np.float32)
-    matrix.power_step(
-        x.ravel(), error.ravel(), 0.5, rows, cols, rank, form, start.ravel(), factors, following, residual, isa
-    )
-    m = x.astype(np.float64) + 0.5 * error.astype(np.float64)
-    left, right = product_of(factors.tobytes(), rows, cols, rank, form)
-    real = min(rank, rows, cols)
-    basis = np.linalg.qr(m @ start.T.astype(np.float64)[:, :real])[0]
-    close = 2e-6 if form == "fp32" else 4e-3
-    np.testing.assert_allclose(left[:real].T @ left[:real], basis @ basis.T, atol=close)
-    assert (left[real:] == 0).all() and (right[real:] == 0).all()
-    np.testing.assert_allclose(right, left @ m, atol=close * np.abs(left @ m).max())
-    following = following.reshape(rank, cols)
-    np.testing.assert_allclose(following[:real], (left @ m)[:real], atol=2e-6 * np.abs(m).max() * rows)
-    np.testing.assert_array_equal(following[real:], start[real:])
-    np.testing.assert_allclose(residual.reshape(shape), m - left.T @ right, atol=1e-6 * np.abs(m).max())
-
-
-def test_wrong_arguments():
-    x, out = np.zeros(6, np.float32), np.zeros(6, np.float32)
-    with pytest.raises(ValueError, match="x must have 8 elements, it has 6"):
-        matrix.spectral_basis(x, 2, 4)
-    with pytest.raises(ValueError, match="must not be negative"):
-        matrix.factors_sound(b"", 1, 1, -1, "fp32")
-    with pytest.raises(ValueError, match="form must be fp32 or fp16, not bf16"):
-        matrix.factors_sound(b"", 1, 1, 1, "bf16")
-    with pytest.raises(ValueError, match="factors must have 20 elements, it has 19"):
-        matrix.factors_product(bytes(19), 2, 3, 1, "fp32", out)
-    with pytest.raises(ValueError, match="divisor must be above 0 and at most 1"):
-        matrix.spectral_atom(x, 2, 3, np.zeros(2), 0.0, np.zeros(3, np.float32))
-    with pytest.raises(TypeError, match="unit must be .*float64"):
-        matrix.spectral_atom(x, 2, 3, out[:2], 1.0, np.zeros(3, np.float32))

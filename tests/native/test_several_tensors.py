@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from edgegossip import native
 from edgegossip.native import coding
 from edgegossip.native.quantise import Quantiser
-from tests.native.sections import geometric, log2, uniform
+from tests.native.sections import decode, geometric, log2, uniform
 
 ISAS = native.available_isas()
 HUFFMAN = 1
@@ -48,7 +48,7 @@ def section_starts(q, body, offsets):
         n = int(offsets[k + 1] - offsets[k])
         starts.append(position if n else -1)
         if n:
-            position = coding.decode(q, body, position, n, state, None)
+            position = decode(q, body, n, at=position, state=state)
             assert position > 0
     assert position == len(body)
     return starts
@@ -81,18 +81,6 @@ def test_several_tensors_come_back_as_from_the_raw_coder(sizes, q, threads, seed
         out = np.ones(x.size, np.float32)
         assert decoded(q, body, offsets, out, 2.0, isa=isa, threads=threads) == (len(sizes), len(body))
         np.testing.assert_array_equal(out, np.float32(1) + np.float32(2) * wanted)
-
-
-def test_from_a_tensor_in_the_middle():
-    sizes = [9000, 70_000, 100, 20_000]
-    q, x, offsets = uniform(4, 512), values(sizes), offsets_of(sizes)
-    body = encoded(q, x, offsets, "huffman")
-    starts = section_starts(q, body, offsets)
-    whole, part = np.empty(x.size, np.float32), np.zeros(x.size, np.float32)
-    decoded(q, body, offsets, whole)
-    assert decoded(q, body, offsets, part, first=1, position=starts[1]) == (4, len(body))
-    np.testing.assert_array_equal(part[9000:], whole[9000:])
-    assert not part[:9000].any()
 
 
 SIZES = [10_000, 400, 140_000, 9000, 30_000]

@@ -81,19 +81,6 @@ def test_the_error_that_is_told_is_that_of_what_arrives(step, eighths):
     assert stepped.error(x, OFFSETS, COLUMNS, step, eighths) == pytest.approx(error, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("step", "eighths", "message"),
-    [
-        (-1.0, stepped.ONE_STEP, "step must be"),
-        (1e39, stepped.ONE_STEP, "step must be"),
-        (1.0, EIGHTHS[:2], "eighths must have 4"),
-    ],
-)
-def test_steps_that_cannot_be(step, eighths, message):
-    with pytest.raises(ValueError, match=message):
-        stepped.encode(vector(), OFFSETS, COLUMNS, None, step, eighths)
-
-
 @KEYS
 def test_sorted_columns_cost_less_and_arrive_in_their_places(key):
     """Columns of a loudness each: the same values, in fewer bytes than where no rows are known."""
@@ -148,10 +135,3 @@ def test_integers_of_a_body_are_its_values(isa):
         assert stepped.integers(other, OFFSETS, COLUMNS, 2, out, isa) == -7
     zeros = stepped.encode(0 * x, OFFSETS, COLUMNS, None, 0.0)
     assert stepped.integers(zeros, OFFSETS, COLUMNS, 2, out, isa) == 0 and not out.any()
-
-
-@pytest.mark.parametrize("columns", [-1, 3])
-def test_columns_that_cannot_be(columns):
-    x = np.zeros(16, np.float32)
-    with pytest.raises(ValueError, match="columns must divide"):
-        stepped.encode(x, np.array([0, 16]), np.array([columns]), None, 1.0)

@@ -49,23 +49,6 @@ print(len(made), *(line.split()[1] for t in made for line in open(f"/proc/self/t
     assert [int(mask, 16) & can_be_blocked for mask in blocked] == [can_be_blocked] * 2
 
 
-def test_a_forked_child_starts_its_own_threads():
-    lines = """
-assert codes(2) == one
-child = os.fork()
-if child == 0:
-    before = len(tasks())
-    grandchild = os.fork() if codes(3) == one and len(tasks()) == before + 2 else -1
-    if grandchild == 0:
-        os._exit(0 if codes(2) == one else 1)
-    sys.exit(0 if grandchild > 0 and os.waitpid(grandchild, 0)[1] == 0 else 1)
-assert os.waitpid(child, 0)[1] == 0
-assert codes(2) == one
-print("done")
-"""
-    assert python(lines) == ["done"]
-
-
 BESIDE_TORCH = """
 import ctypes, torch
 torch.set_num_threads(2)

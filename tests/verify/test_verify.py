@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from edgegossip import codecs, verify
-from edgegossip.codecs import claims, levels
+from edgegossip.codecs import levels
 from edgegossip.codecs.checks import require_input, require_out, write
 from edgegossip.codecs.claims import Claims
-from edgegossip.layout import Layout, TensorSpec
+from edgegossip.layout import Layout
 from edgegossip.types import DecodeError, UsageError, Vec
 
 S = 3
@@ -60,114 +60,132 @@ class Plain:
         return out
 
 
-class TowardsZero(Plain):
-    def round(self, a: np.ndarray, ctx: codecs.Ctx) -> np.ndarray:
-        return np.trunc(a)
+def rounding(change: Callable[[np.ndarray, codecs.Ctx], np.ndarray]) -> type[Plain]:
+    """A mutant that rounds in another way."""
+
+    class Mutant(Plain):
+        def round(self, a: np.ndarray, ctx: codecs.Ctx) -> np.ndarray:
+            return change(a, ctx)
+
+    return Mutant
 
 
-class Nearest(Plain):
-    def round(self, a: np.ndarray, ctx: codecs.Ctx) -> np.ndarray:
-        return np.rint(a)
+def encoding(change: Callable[..., Any]) -> type[Plain]:
+    """A mutant whose encode is `change`, which gets the right one and its arguments."""
+
+    class Mutant(Plain):
+        def encode(self, x: Vec, state: Any, ctx: codecs.Ctx) -> Any:
+            return change(super().encode, x, state, ctx)
+
+    return Mutant
 
 
-class OneKey(Plain):
-    """Unbiased over keys that it does not use: the same error every time."""
+def decoding(change: Callable[..., Any]) -> type[Plain]:
+    """A mutant whose decode is `change`, which gets the right one and its arguments."""
 
-    def round(self, a: np.ndarray, ctx: codecs.Ctx) -> np.ndarray:
-        return np.floor(a + np.random.default_rng(1).random(a.size))
+    class Mutant(Plain):
+        def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Any:
+            return change(super().decode, body, layout, out, weight)
+
+    return Mutant
 
 
-class Leaks(Plain):
+def claiming(**less: float) -> type[Plain]:
+    """A mutant that claims more than it keeps."""
+
+    class Mutant(Plain):
+        def claims(self, x: Vec, layout: Layout) -> Claims:
+            return replace(super().claims(x, layout), **less)
+
+    return Mutant
+
+
+def given(values: Vec, out: Vec | None, weight: float | None) -> Vec:
+    if out is None:
+        return values
+    write(values, out, weight)
+    return out
+
+
+def leaks(a: np.ndarray, ctx: codecs.Ctx) -> np.ndarray:
     """A tenth of each value's neighbour comes along, less what of it lies along x: a bias that
     leaves the gain at 1."""
-
-    def round(self, a: np.ndarray, ctx: codecs.Ctx) -> np.ndarray:
-        other = np.roll(a, 1).astype(np.float64)
-        other -= (other @ a) / (a.astype(np.float64) @ a) * a
-        return np.clip(super().round(a + 0.1 * other, ctx), -S, S)
+    other = np.roll(a, 1).astype(np.float64)
+    other -= (other @ a) / (a.astype(np.float64) @ a) * a
+    return np.clip(Plain().round(a + 0.1 * other, ctx), -S, S)
 
 
-class SlightlyTooLarge(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        values = super().decode(body, layout) * np.float32(1.03)
-        if out is None:
-            return values
-        write(values, out, weight)
-        return out
+def scribbles(encode: Any, x: Vec, state: Layout, ctx: codecs.Ctx) -> Any:
+    made = encode(x, state, ctx)
+    x[0] = -x[0]
+    return made
 
 
-class ClaimsLessVariance(Plain):
-    def claims(self, x: Vec, layout: Layout) -> Claims:
-        return replace(super().claims(x, layout), variance=0.7)
+def trusts_scales(decode: Any, body: Any, layout: Layout, out: Vec | None, weight: float | None) -> Vec:
+    if len(body) != 4 + layout.size:
+        raise DecodeError("wrong size")
+    with np.errstate(all="ignore"):
+        scale = np.frombuffer(body, "<f4", 1)[0] / np.float32(S)
+        return given(np.frombuffer(body, np.int8, offset=4) * scale, out, weight)
 
 
-class ClaimsLessEntropy(Plain):
-    def claims(self, x: Vec, layout: Layout) -> Claims:
-        return replace(super().claims(x, layout), entropy_bits=6.5)
+def crashes(decode: Any, body: Any, *rest: Any) -> Any:
+    if len(body) < 5:
+        raise IndexError("out of range")
+    return decode(body, *rest)
 
 
-class Forgetful(Plain):
-    calls = itertools.count()
-
-    def round(self, a: np.ndarray, ctx: codecs.Ctx) -> np.ndarray:
-        return np.floor(a + np.random.default_rng(next(self.calls)).random(a.size))
+def drawn(a: np.ndarray, seed: int) -> np.ndarray:
+    return np.floor(a + np.random.default_rng(seed).random(a.size))
 
 
-class Scribbles(Plain):
-    def encode(self, x: Vec, state: Layout, ctx: codecs.Ctx) -> tuple[bytes, Layout]:
-        body = super().encode(x, state, ctx)
-        x[0] = -x[0]
-        return body
-
-
-class IgnoresWeight(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        return super().decode(body, layout, out)
-
-
-class KeepsOut(Plain):
-    """Adds when it should overwrite."""
-
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        return super().decode(body, layout, out, 1.0 if out is not None and weight is None else weight)
-
-
-class Doubles(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Any:
-        return super().decode(body, layout, out, weight).astype(np.float64)
-
-
-class TakesNan(Plain):
-    def encode(self, x: Vec, state: Layout, ctx: codecs.Ctx) -> tuple[bytes, Layout]:
-        return super().encode(np.nan_to_num(x), state, ctx)
-
-
-class TakesAnyLength(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        return super().decode(bytes(body)[: 4 + layout.size], layout, out, weight)
-
-
-class FillsUp(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        return super().decode(bytes(body).ljust(4 + layout.size, b"\0"), layout, out, weight)
-
-
-class TrustsScales(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        if len(body) != 4 + layout.size:
-            raise DecodeError("wrong size")
-        out = np.zeros(layout.size, np.float32) if out is None else out
-        with np.errstate(all="ignore"):
-            scale = np.frombuffer(body, "<f4", 1)[0] / np.float32(S)
-            write(np.frombuffer(body, np.int8, offset=4) * scale, out, weight)
-        return out
-
-
-class Crashes(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        if len(body) < 5:
-            raise IndexError("out of range")
-        return super().decode(body, layout, out, weight)
+CALLS = itertools.count()
+TOO_LARGE = decoding(
+    lambda decode, body, layout, out, weight: given(decode(body, layout) * np.float32(1.03), out, weight)
+)
+# Each with the checks that it fails, and what is said.
+MUTANTS: dict[str, tuple[type[Plain], dict[str, str]]] = {
+    "towards zero": (rounding(lambda a, ctx: np.trunc(a)), {"gain": "", "bias": ""}),
+    "the same error for all keys": (rounding(lambda a, ctx: drawn(a, 1)), {"gain": "", "bias": ""}),
+    "slightly too large": (TOO_LARGE, {"gain": ""}),
+    "leaks": (rounding(leaks), {"bias": ""}),
+    "claims less variance": (claiming(variance=0.7), {"variance": ""}),
+    "claims less entropy": (claiming(entropy_bits=6.5), {"size": "entropy 6.500"}),
+    "forgetful": (
+        rounding(lambda a, ctx: drawn(a, next(CALLS))),
+        {"same": "equal input, state and key gave other bytes"},
+    ),
+    "scribbles": (encoding(scribbles), {"encodes": "ValueError: assignment destination is read-only"}),
+    "ignores the weight": (
+        decoding(lambda decode, body, layout, out, weight: decode(body, layout, out)),
+        {"same": "decoding with a weight is not out + weight * values"},
+    ),
+    "adds where it should overwrite": (
+        decoding(lambda decode, body, layout, out, w: decode(body, layout, out, w if out is None else w or 1.0)),
+        {"same": "equal bytes decoded to other values"},
+    ),
+    "doubles": (
+        decoding(lambda decode, *arguments: decode(*arguments).astype(np.float64)),
+        {"same": "decoding gave float64[4096], or values that are not finite"},
+    ),
+    "takes NaN": (
+        encoding(lambda encode, x, *rest: encode(np.nan_to_num(x), *rest)),
+        {"refuses": "a NaN in the input was encoded"},
+    ),
+    "takes any length": (
+        decoding(lambda decode, body, layout, *rest: decode(bytes(body)[: 4 + layout.size], layout, *rest)),
+        {"refuses": "a body of 4100 bytes was also decoded with 4101"},
+    ),
+    "fills up": (
+        decoding(lambda decode, body, layout, *rest: decode(bytes(body).ljust(4 + layout.size, b"\0"), layout, *rest)),
+        {"refuses": "a body of 4100 bytes was also decoded with 0"},
+    ),
+    "trusts scales": (decoding(trusts_scales), {"refuses": "a damaged body decoded to values that are not finite"}),
+    "crashes": (
+        decoding(crashes),
+        {"refuses": "a wrong body ended in IndexError, not in DecodeError: out of range"},
+    ),
+}
 
 
 def failed(codec: Any, **options: Any) -> set[str]:
@@ -187,28 +205,7 @@ def test_a_correct_codec_passes() -> None:
     assert report.relative_error == pytest.approx(by_name["variance"].value ** 0.5)
 
 
-@pytest.mark.parametrize(
-    ("mutant", "expected"),
-    [
-        (TowardsZero, {"gain": "", "bias": ""}),
-        (Nearest, {"gain": "", "bias": ""}),
-        (OneKey, {"gain": "", "bias": ""}),
-        (SlightlyTooLarge, {"gain": ""}),
-        (Leaks, {"bias": ""}),
-        (ClaimsLessVariance, {"variance": ""}),
-        (ClaimsLessEntropy, {"size": "entropy 6.500"}),
-        (Forgetful, {"same": "equal input, state and key gave other bytes"}),
-        (Scribbles, {"encodes": "ValueError: assignment destination is read-only"}),
-        (IgnoresWeight, {"same": "decoding with a weight is not out + weight * values"}),
-        (KeepsOut, {"same": "equal bytes decoded to other values"}),
-        (Doubles, {"same": "decoding gave float64[4096], or values that are not finite"}),
-        (TakesNan, {"refuses": "a NaN in the input was encoded"}),
-        (TakesAnyLength, {"refuses": "a body of 4100 bytes was also decoded with 4101"}),
-        (FillsUp, {"refuses": "a body of 4100 bytes was also decoded with 0"}),
-        (TrustsScales, {"refuses": "a damaged body decoded to values that are not finite"}),
-        (Crashes, {"refuses": "a wrong body ended in IndexError, not in DecodeError: out of range"}),
-    ],
-)
+@pytest.mark.parametrize(("mutant", "expected"), MUTANTS.values(), ids=list(MUTANTS))
 def test_every_mutant_fails_where_it_should(mutant: Callable[[], Any], expected: dict[str, str]) -> None:
     """In these checks and no other, by these words: every check is seen to fail alone, and every
     reason that it can have."""
@@ -218,7 +215,7 @@ def test_every_mutant_fails_where_it_should(mutant: Callable[[], Any], expected:
 
 
 def test_a_receiver_that_decodes_otherwise_fails() -> None:
-    assert failed(Plain(), rebuild=lambda wire_id, params: SlightlyTooLarge()) == {"same"}
+    assert failed(Plain(), rebuild=lambda wire_id, params: TOO_LARGE()) == {"same"}
     assert failed(Plain(), rebuild=lambda wire_id, params: Plain()) == set()
 
 
@@ -256,11 +253,3 @@ def test_the_trial_has_exactly_the_size(size: int) -> None:
 def test_every_codec_keeps_what_it_claims(name: str) -> None:
     report = verify.verify(codecs.get(name), name, size=16384, draws=24, rebuild=codecs.from_wire)
     assert report.passed, [check for check in report.checks if check.passed is False]
-
-
-def test_claims_of_buckets() -> None:
-    layout = Layout.of([TensorSpec("a", (600,)), TensorSpec("b", (3,))])
-    assert claims.largest_bucket(layout, 512) == 512
-    assert claims.largest_bucket(layout, 1024) == 600
-    assert claims.largest_bucket(layout, 0) == 600
-    assert claims.largest_bucket(Layout.of([TensorSpec("a", (0,))]), 0) == 1

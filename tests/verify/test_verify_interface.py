@@ -3,10 +3,8 @@ and what is said about them."""
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from edgegossip.codecs.claims import Claims
 from edgegossip.layout import Layout
 from edgegossip.types import DecodeError, UsageError, Vec
 from edgegossip.verify import interface
-from tests.verify.test_verify import Plain
+from tests.verify.test_verify import Plain, decoding, encoding
 
 
 class RemembersScale(Plain):
@@ -27,21 +25,11 @@ class RemembersScale(Plain):
 
     def encode(self, x: Vec, state: Layout, ctx: codecs.Ctx) -> tuple[bytes, Layout]:
         body, state = super().encode(x, state, ctx)
-        self.keep(body[:4])
+        self.scale = body[:4]
         return bytes(4) + body[4:], state
-
-    def keep(self, scale: bytes) -> None:
-        self.scale = scale
 
     def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         return super().decode(self.scale + bytes(body[4:]) if not any(body[:4]) else body, layout, out, weight)
-
-
-class SharesScale(RemembersScale):
-    """The scale stays in the class, where every object of this process finds it."""
-
-    def keep(self, scale: bytes) -> None:
-        SharesScale.scale = scale
 
 
 class Unprepared(RemembersScale):
@@ -50,65 +38,48 @@ class Unprepared(RemembersScale):
     scale = b""
 
 
-class ReturnsNothing(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Any:
-        values = super().decode(body, layout, out, weight)
-        return values if out is None else None
+def decoded(values: Any) -> type[Plain]:
+    """A mutant that gives something else back: `values` of what is right, `out` and the weight."""
+    return decoding(lambda decode, body, layout, out, weight: values(decode(body, layout, out, weight), out, weight))
 
 
-class ReturnsCopy(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        return super().decode(body, layout, out, weight).copy()
+def of_wrong_size(instead: Callable[..., Any]) -> type[Plain]:
+    """A mutant that does something else with bodies of a wrong size: with `out` and the weight."""
+
+    def change(decode: Any, body: Any, layout: Layout, out: Vec | None, weight: float | None) -> Any:
+        if len(body) != 4 + layout.size and (made := instead(out, weight)) is not None:
+            return made
+        return decode(body, layout, out, weight)
+
+    return decoding(change)
 
 
-class OverwritesElsewhere(Plain):
-    """Right with a weight, another vector without."""
-
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        values = super().decode(body, layout, out, weight)
-        return values if weight is not None else values.copy()
+def fails(error: BaseException) -> Any:
+    raise error
 
 
-class GivesList(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Any:
-        values = super().decode(body, layout, out, weight)
-        return list(values) if out is None else values
+def crashes_on_codes(decode: Any, body: Any, layout: Layout, *rest: Any) -> Any:
+    if len(body) == 4 + layout.size and np.frombuffer(body, np.int8, offset=4).max() > 3:
+        raise IndexError("out of range")
+    return decode(body, layout, *rest)
 
 
-class AddsBeforeItChecks(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        if weight is not None and out is not None and len(body) != 4 + layout.size:
-            out += 1
-        return super().decode(body, layout, out, weight)
-
-
-class AddsWhatItRefuses(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        if weight is not None and out is not None and len(body) != 4 + layout.size:
-            return out
-        return super().decode(body, layout, out, weight)
-
-
-class CrashesInSums(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        if weight is not None and len(body) != 4 + layout.size:
-            raise KeyError("no")
-        return super().decode(body, layout, out, weight)
+def adds_before_it_checks(out: Vec | None, weight: float | None) -> None:
+    if weight is not None and out is not None:
+        out += 1
 
 
 class BelievesLength(Plain):
     """A length goes first, and memory is taken before it is checked."""
 
-    order = "<I"
-
     def encode(self, x: Vec, state: Layout, ctx: codecs.Ctx) -> tuple[bytes, Layout]:
         body, state = super().encode(x, state, ctx)
-        return struct.pack(self.order, len(body)) + body, state
+        return struct.pack("<I", len(body)) + body, state
 
     def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         if len(body) < 4:
             raise DecodeError("short")
-        length = struct.unpack_from(self.order, body)[0]
+        length = struct.unpack_from("<I", body)[0]
         room = np.empty(length, np.uint8)
         if length != len(body) - 4:
             raise DecodeError("wrong length")
@@ -116,44 +87,16 @@ class BelievesLength(Plain):
         return super().decode(room.tobytes(), layout, out, weight)
 
 
-class BelievesBigEndianLength(BelievesLength):
-    order = ">I"
+def takes_infinity(encode: Any, x: Vec, *rest: Any) -> Any:
+    return fails(UsageError("NaN")) if np.isnan(x).any() else encode(np.clip(x, -1e30, 1e30), *rest)
 
 
-class CrashesOnCodes(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        if len(body) == 4 + layout.size and np.frombuffer(body, np.int8, offset=4).max() > 3:
-            raise IndexError("out of range")
-        return super().decode(body, layout, out, weight)
+def names_no_tensor(encode: Any, x: Vec, *rest: Any) -> Any:
+    """Nor are the filters finite, nor the bias."""
+    return encode(x, *rest) if np.isfinite(x).all() else fails(UsageError("the matrix is not finite"))
 
 
-class TakesInfinity(Plain):
-    def encode(self, x: Vec, state: Layout, ctx: codecs.Ctx) -> tuple[bytes, Layout]:
-        if np.isnan(x).any():
-            raise UsageError("NaN")
-        return super().encode(np.clip(x, -1e30, 1e30), state, ctx)
-
-
-class NamesNoTensor(Plain):
-    def encode(self, x: Vec, state: Layout, ctx: codecs.Ctx) -> tuple[bytes, Layout]:
-        if not np.isfinite(x).all():
-            raise UsageError("the matrix is not finite")  # nor are the filters, nor the bias
-        return super().encode(x, state, ctx)
-
-
-class GrowsWithRounds(Plain):
-    def encode(self, x: Vec, state: Layout, ctx: codecs.Ctx) -> tuple[bytes, Layout]:
-        return super().encode(x * np.float32(1 + ctx.round), state, ctx)
-
-
-class BiasedAndGrows(GrowsWithRounds):
-    def claims(self, x: Vec, layout: Layout) -> Claims:
-        return Claims(False, 0.9)
-
-
-class LosesState(Plain):
-    def encode(self, x: Vec, state: Layout, ctx: codecs.Ctx) -> tuple[bytes, Any]:
-        return super().encode(x, state, ctx)[0], None
+GROWS = encoding(lambda encode, x, state, ctx: encode(x * np.float32(1 + ctx.round), state, ctx))
 
 
 class ChangesItsState(Plain):
@@ -168,33 +111,6 @@ class ChangesItsState(Plain):
         return super().encode(x, state[0], codecs.Ctx(key, ctx.round))[0], [*state]
 
 
-class Exits(Plain):
-    def encode(self, x: Vec, state: Layout, ctx: codecs.Ctx) -> tuple[bytes, Layout]:
-        raise SystemExit(0)
-
-
-class ExitsOnDamage(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        if len(body) != 4 + layout.size:
-            raise SystemExit(0)
-        return super().decode(body, layout, out, weight)
-
-
-class ExitsInClaims(Plain):
-    def claims(self, x: Vec, layout: Layout) -> Claims:
-        raise SystemExit(3)
-
-
-class LongParams(Plain):
-    def wire_params(self) -> bytes:
-        return bytes(513)
-
-
-class TextParams(Plain):
-    def wire_params(self) -> Any:
-        return "bits=3"
-
-
 class OtherParams(Plain):
     count = 0
 
@@ -203,12 +119,9 @@ class OtherParams(Plain):
         return bytes([self.count])
 
 
-class AnothersId(Plain):
-    wire_id = codecs.get("elastiquant").wire_id
-
-
-class NoId(Plain):
-    wire_id = 0
+def with_parts(**parts: Any) -> type[Plain]:
+    """A mutant with other attributes."""
+    return type("Mutant", (Plain,), parts)
 
 
 class ZeroMean(Plain):
@@ -250,30 +163,51 @@ def faults(codec: Any, **options: Any) -> dict[str, str]:
     [
         (RemembersScale, "same", "a receiver decodes other values; all that it needs must travel"),
         (Unprepared, "same", "a receiver fails with DecodeError: wrong size; all that it needs must travel"),
-        (ReturnsNothing, "same", "decoding with a weight does not return `out` but NoneType"),
-        (ReturnsCopy, "same", "decoding with a weight does not return `out` but another vector"),
-        (OverwritesElsewhere, "same", "decoding into `out` does not return it but another vector"),
-        (GivesList, "same", "decoding gave list, not a vector"),
-        (LosesState, "same", "message 2 of a row cannot be encoded: AttributeError"),
+        (
+            decoded(lambda y, out, weight: y if out is None else None),
+            "same",
+            "decoding with a weight does not return `out` but NoneType",
+        ),
+        (
+            decoded(lambda y, out, weight: y if weight is not None else y.copy()),
+            "same",
+            "decoding into `out` does not return it but another vector",
+        ),
+        (decoded(lambda y, out, weight: list(y)), "same", "decoding gave list, not a vector"),
+        (
+            encoding(lambda encode, *arguments: (encode(*arguments)[0], None)),
+            "same",
+            "message 2 of a row cannot be encoded: AttributeError",
+        ),
         (ChangesItsState, "same", "equal input, state and key gave other bytes (message 2)"),
-        (GrowsWithRounds, "same", "gain is 1.998"),
-        (BiasedAndGrows, "same", "variance is "),
-        (LongParams, "same", "wire_params() gave 513 bytes; a frame carries at most 512"),
-        (TextParams, "same", "wire_params() gave str, not bytes"),
+        (GROWS, "same", "gain is 1.998"),
+        (with_parts(wire_params=lambda self: bytes(513)), "same", "wire_params() gave 513 bytes; a frame carries at"),
+        (with_parts(wire_params=lambda self: "bits=3"), "same", "wire_params() gave str, not bytes"),
         (OtherParams, "same", "wire_params() gave other bytes the second time"),
-        (AnothersId, "same", "wire id 7 is that of elastiquant, which does not decode these bodies"),
-        (NoId, "same", "wire_id = 0 is not a number from 1 to 65535"),
-        (AddsBeforeItChecks, "refuses", "a refused body changed the sum"),
-        (AddsWhatItRefuses, "refuses", "a body that is refused alone was added"),
-        (CrashesInSums, "refuses", "a wrong body ended in KeyError, not in DecodeError, when it was added"),
+        (with_parts(wire_id=7), "same", "wire id 7 is that of elastiquant, which does not decode these bodies"),
+        (with_parts(wire_id=0), "same", "wire_id = 0 is not a number from 1 to 65535"),
+        (of_wrong_size(adds_before_it_checks), "refuses", "a refused body changed the sum"),
+        (
+            of_wrong_size(lambda out, weight: None if weight is None else out),
+            "refuses",
+            "a body that is refused alone was added",
+        ),
+        (
+            of_wrong_size(lambda out, weight: None if weight is None else fails(KeyError("no"))),
+            "refuses",
+            "a wrong body ended in KeyError, not in DecodeError, when it was added",
+        ),
+        (of_wrong_size(lambda out, weight: fails(SystemExit(0))), "refuses", "a wrong body ended in SystemExit"),
         (BelievesLength, "refuses", "bytes of memory to decode"),
-        (BelievesBigEndianLength, "refuses", "bytes of memory to decode"),
-        (CrashesOnCodes, "refuses", "a wrong body ended in IndexError, not in DecodeError: out of range"),
-        (TakesInfinity, "refuses", "an infinity (inf) in the input was encoded"),
-        (NamesNoTensor, "refuses", "the error for -inf in tensor 'bias' does not name it: the matrix is"),
-        (Exits, "encodes", "SystemExit: 0: a codec must not end the process"),
-        (ExitsOnDamage, "refuses", "a wrong body ended in SystemExit"),
-        (ExitsInClaims, "claims", "SystemExit: 3"),
+        (decoding(crashes_on_codes), "refuses", "a wrong body ended in IndexError, not in DecodeError: out of range"),
+        (encoding(takes_infinity), "refuses", "an infinity (inf) in the input was encoded"),
+        (encoding(names_no_tensor), "refuses", "the error for -inf in tensor 'bias' does not name it: the matrix is"),
+        (
+            encoding(lambda *_: fails(SystemExit(0))),
+            "encodes",
+            "SystemExit: 0: a codec must not end the process",
+        ),
+        (with_parts(claims=lambda self, x, layout: fails(SystemExit(3))), "claims", "SystemExit: 3"),
     ],
 )
 def test_every_mutant_is_told_what_is_wrong(mutant: Callable[[], Any], check: str, said: str) -> None:
@@ -283,7 +217,7 @@ def test_every_mutant_is_told_what_is_wrong(mutant: Callable[[], Any], check: st
 
 @pytest.mark.parametrize("codec", [Plain, ZeroMean, Inside])
 def test_correct_ones_pass(codec: Callable[[], Any]) -> None:
-    assert faults(codec()) == {} == faults(codec(), build=codec)
+    assert faults(codec()) == {} == faults(codec(), rebuild=lambda wire_id, params: codec())
 
 
 def test_a_codec_that_cannot_be_copied_is_its_own_receiver() -> None:
@@ -292,12 +226,6 @@ def test_a_codec_that_cannot_be_copied_is_its_own_receiver() -> None:
             raise TypeError("no copies")
 
     assert faults(Uncopied()) == {}
-
-
-def test_what_a_class_remembers_is_not_in_a_fresh_process() -> None:
-    assert faults(SharesScale()) == {}  # nothing in this process tells
-    found = faults(SharesScale(), build=SharesScale)
-    assert list(found) == ["same"] and "a receiver decodes other values" in found["same"]
 
 
 def test_memory_is_held_to_the_layout_also_while_somebody_traces_it() -> None:
@@ -314,57 +242,3 @@ def test_memory_is_held_to_the_layout_also_while_somebody_traces_it() -> None:
 
 def test_bodies_without_bytes_are_neither_cut_nor_flipped() -> None:
     assert list(interface._flipped(b"")) == [] == list(interface._with_lengths(b"", 100))
-
-
-def dies() -> Any:
-    os._exit(3)
-
-
-def raises() -> Any:
-    raise SystemExit("no codec")
-
-
-class Talks(Plain):
-    """What it prints is not what it answers."""
-
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        print("decoding", flush=True)
-        return super().decode(body, layout, out, weight)
-
-
-class Twice(Plain):
-    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Any:
-        return super().decode(body, layout, out, weight).astype(np.float64)
-
-
-@pytest.mark.parametrize(
-    ("build", "said"),
-    [
-        (dies, "the receiver's process ended with 3 and gave no values"),
-        (raises, "fails with message 1: SystemExit: no codec"),
-        (Twice, "fails with message 1: it decodes to ndarray, not to float32"),
-        (lambda: Plain(), "the codec cannot be built in another process"),
-    ],
-)
-def test_receivers_that_give_no_values(build: Callable[[], Any], said: str) -> None:
-    layout, x = verify.trial(64)
-    body = bytes(interface.encode(Plain(), x, layout))
-    with pytest.raises(UsageError, match=said):
-        interface.decode_apart(build, [body], layout)
-
-
-def test_a_receiver_answers_with_the_values() -> None:
-    layout, x = verify.trial(64)
-    bodies = [bytes(interface.encode(Plain(), x, layout, key)) for key in range(2)]
-    received = interface.decode_apart(partial(Talks), bodies, layout)
-    assert all(np.array_equal(got, Plain().decode(body, layout)) for got, body in zip(received, bodies, strict=True))
-
-
-def test_the_answers_of_the_child() -> None:
-    import pickle
-
-    layout, x = verify.trial(64)
-    body = bytes(interface.encode(Plain(), x, layout))
-    assert interface.answers_to(pickle.dumps((Plain, [body], layout))) == [Plain().decode(body, layout).tobytes()]
-    assert "it decodes to ndarray" in str(interface.answers_to(pickle.dumps((Twice, [body], layout))))
-    assert interface.answers_to(pickle.dumps((raises, [body], layout))) == ["SystemExit: no codec"]

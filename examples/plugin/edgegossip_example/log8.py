@@ -11,7 +11,6 @@ from edgegossip.codecs import Family
 from edgegossip.codecs.base import StatelessCodec
 from edgegossip.codecs.checks import require_body_bytes, require_input, require_out, write
 from edgegossip.codecs.claims import Claims
-from edgegossip.codecs.registry import without_params
 from edgegossip.types import DecodeError
 
 # Sizes from 2^-15.75 to 1, eight to an octave; 0 for what is smaller. Borders lie in the middle.
@@ -50,10 +49,4 @@ class Log8(StatelessCodec):
         return Claims(variance=half_a_step**2 + layout.size * smallest**2)
 
 
-LOG8 = Family(
-    "log8",
-    Log8,
-    "8 bits a value on a logarithmic scale",
-    wire_id=Log8.wire_id,
-    from_params=without_params("log8", Log8),
-)
+LOG8 = Family("log8", Log8, "8 bits a value on a logarithmic scale", wire_id=Log8.wire_id)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from edgegossip import int8, native
 from edgegossip.accept.int8_step import training_of
-from edgegossip.native import coding, eden, half, sparse
+from edgegossip.native import _native, coding, half, sparse
 from edgegossip.native.quantise import LevelKind, Quantiser
 
 START = 7_000_000
@@ -65,8 +65,11 @@ def codec(name: str, coder: str, way: str, n: int) -> Work:
         body = room[: 2 * n]
         ways = lambda: half.encode("fp16", x, offsets, body), lambda: half.decode("fp16", body, out)
     elif name == "eden":
-        body = room[: eden.size(offsets, n, 2)]
-        ways = lambda: eden.encode(x, offsets, [1], 2, body), lambda: eden.decode(body, offsets, [1], 2, out)
+        body = room[: _native.eden_bytes(offsets, n, 2)]
+        ways = (
+            lambda: _native.eden_encode(x, offsets, [1], 2, body),
+            lambda: _native.eden_decode(body, offsets, [1], 2, out),
+        )
     elif name == "topk":
         counts = np.array([n // 100])
         body = room[: sparse.capacity(offsets, counts, "fp32")]
@@ -79,11 +82,11 @@ def codec(name: str, coder: str, way: str, n: int) -> Work:
         bits = int(name[-1])
         quantiser = Quantiser(LevelKind.UNIFORM, bits, 2 ** (bits - 1) - 1, 512)
         state = coding.new_state()
-        body = np.empty(coding.bound(n, quantiser, coder), np.uint8)
-        size = coding.encode(quantiser, x, 1, coder, state, body)
+        body = np.empty(coding.bound_of(offsets, quantiser, coder), np.uint8)
+        size = coding.encode_all(quantiser, x, offsets, [1], coder, state, body)
         ways = (
-            lambda: coding.encode(quantiser, x, 1, coder, state, body),
-            lambda: coding.decode(quantiser, body[:size], 0, n, state, out),
+            lambda: coding.encode_all(quantiser, x, offsets, [1], coder, state, body),
+            lambda: coding.decode_all(quantiser, body[:size], 0, offsets, 0, state, out),
         )
     ways[0]()
     return ways[way == "decode"]

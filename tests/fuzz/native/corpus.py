@@ -51,8 +51,10 @@ def long_runs() -> Iterator[bytes]:
         for signs in ((1,), (-1, 1)):
             levels = np.minimum(rng.geometric(0.8, LONG), q.levels) * rng.choice(signs, LONG)
             x = np.where(rng.random(LONG) < 0.07, levels, 0).astype(np.float32)
-            room, scale = np.empty(coding.bound(LONG, q, "huffman"), np.uint8), np.array([q.levels], np.float32)
-            body = room[: coding.encode(q, x, 1, "huffman", coding.new_state(), room, scales=scale)].tobytes()
+            of, scale = np.array([0, LONG]), np.array([q.levels], np.float32)
+            room = np.empty(coding.bound_of(of, q, "huffman"), np.uint8)
+            size = coding.encode_all(q, x, of, [1], "huffman", coding.new_state(), room, scales=scale)
+            body = room[:size].tobytes()
             for how in (0b10000, 0b10111):
                 yield struct.pack("<BB4BHHBB", SECTIONS, how, UNIFORM, bits - 2, 8, 0, 0, 0, 0, 0) + body
 

@@ -7,13 +7,13 @@ import torch
 
 from edgegossip import codecs
 from edgegossip.codecs import Ctx, relative_error
-from edgegossip.codecs.claims import normalized_variance
 from edgegossip.codecs.levels import geometric_levels
 from lab.bench.cases import default_cases, description
 from lab.bench.inputs import synthetic
 from lab.bench.numpy_elias import NumpyElias, omega
 from lab.bench.torch_codecs import probabilities, rival, tuned_rival
 from lab.bench.torch_quantisers import can_compile, decode_model, encode_model, pack, size_bytes, unpack
+from lab.papers.bounds import normalized_variance
 
 DATA = synthetic(60_000, seed=5)
 PARAMS = {
