@@ -18,8 +18,8 @@ at each of them, and a disk that loses and reorders what was not synced.
     writer.close(patience_s=10.0)
 
 A value is made of numbers, text, bytes, None, tuples, lists, mappings, sets, numpy arrays and
-classes of a `StateRegistry`: `Store(..., classes=StateRegistry([...]))`. Gossip states need the run
-that they belong to: `store.load(RunContext.of(view))`.
+states of gossip and codecs (`registry.py`). Gossip states need the run that they belong to:
+`store.load(RunContext.of(view))`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.checkpoint.files import OS_FILES, Damaged, Files
-from edgegossip.checkpoint.format import Unusable, pieces, read, read_meta
-from edgegossip.checkpoint.registry import STATES, RunContext, StateRegistry
+from edgegossip.checkpoint.format import Stored, Unusable, pieces
+from edgegossip.checkpoint.registry import RunContext
 from edgegossip.types import ConfigError, DataError, HostError
 
 _NAME = re.compile(r"(\d{10})\.ckpt")
@@ -59,8 +59,8 @@ class Store:
     """Keeps the newest checkpoints in a folder.
 
     `identity` says what they are of: small values by name, kept in each and compared when it is
-    read. `keep`: how many stay; `classes`: what a value may be made of; `files`: the disk. Not
-    thread-safe: `load` first, then one thread saves.
+    read. `keep`: how many stay; `files`: the disk. Not thread-safe: `load` first, then one thread
+    saves.
 
         store = Store(Path("checkpoint/board-0"), {"board": "board-0"})
         found = store.load()
@@ -73,11 +73,10 @@ class Store:
         identity: Mapping[str, Any],
         *,
         keep: int = 2,
-        classes: StateRegistry = STATES,
         files: Files[Any] = OS_FILES,
     ) -> None:
         self.folder, self._identity, self._keep = str(folder), dict(identity), max(1, keep)
-        self._classes, self._files = classes, files
+        self._files = files
         self._good: list[int] = []  # numbers of files that are known to be whole, newest first
         self._bad: set[int] = set()
         self._next: int | None = None  # not known before the folder was looked at
@@ -148,8 +147,9 @@ class Store:
     def _read(self, path: str, run: RunContext | None) -> tuple[Mapping[str, Any], Any]:
         file = self._files.open(path)
         try:
-            self._check_identity(path, read_meta(file))
-            return read(file, self._classes, run or RunContext())
+            stored = Stored(file)
+            self._check_identity(path, stored.meta)
+            return stored.meta, stored.value(run)
         finally:
             file.close()
 
@@ -178,7 +178,7 @@ class Store:
                 self._remove(f"{self.folder}/{name}")
 
     def _save(self, value: Any, meta: Mapping[str, Any]) -> int:
-        contents = pieces({**meta, **self._identity}, value, self._classes)
+        contents = pieces({**meta, **self._identity}, value)
         first = next(contents)  # what cannot be kept is refused before anything is touched
         self._files.make_folder(self.folder)
         self._lock()

@@ -14,7 +14,6 @@ import pytest
 
 from edgegossip.checkpoint.files import OsFiles
 from edgegossip.checkpoint.format import PIECE_BYTES
-from edgegossip.checkpoint.registry import StateRegistry
 from edgegossip.checkpoint.store import Store
 from edgegossip.types import ConfigError, DataError, HostError, UsageError
 from lab.sim.disk import FakeDisk
@@ -41,7 +40,7 @@ class Countdown:
 
 
 def store_on(disk: FakeDisk, keep: int = 2, **identity: object) -> Store:
-    return Store(FOLDER, {**IDENTITY, **identity}, keep=keep, classes=StateRegistry(()), files=disk)
+    return Store(FOLDER, {**IDENTITY, **identity}, keep=keep, files=disk)
 
 
 def value_of(round: int) -> dict[str, object]:
@@ -240,7 +239,7 @@ def test_a_read_only_disk_can_be_read() -> None:
 
 def test_what_cannot_be_kept_is_refused_before_the_disk_is_touched() -> None:
     disk = FakeDisk(counter := Countdown(-1))
-    with pytest.raises(UsageError, match=r"the state\['f'\] is a builtins.function, which is not in the table"):
+    with pytest.raises(UsageError, match=r"the state\['f'\] is a builtins:function, which no checkpoint keeps"):
         store_on(disk).save({"f": lambda: 0}, round=1)
     assert not counter.operations
 
@@ -248,7 +247,7 @@ def test_what_cannot_be_kept_is_refused_before_the_disk_is_touched() -> None:
 def test_a_real_folder(tmp_path: Path) -> None:
     large = np.arange(PIECE_BYTES, dtype=np.float64)
     folder = tmp_path / "a" / "b"
-    store = Store(folder, IDENTITY, classes=StateRegistry(()))
+    store = Store(folder, IDENTITY)
     assert store.load() is None
     for round in (1, 2, 3):
         store.save({"x": large + round, "y": large.astype(np.float32)}, round=round)
@@ -256,7 +255,7 @@ def test_a_real_folder(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="another process"):
         Store(folder, IDENTITY).load()
     store.close()
-    store = Store(folder, IDENTITY, classes=StateRegistry(()))
+    store = Store(folder, IDENTITY)
     found = store.load()
     assert found is not None and np.array_equal(found.value["x"], large + 3) and found.meta == {**IDENTITY, "round": 3}
     assert sorted(p.name for p in folder.iterdir()) == ["0000000002.ckpt", "0000000003.ckpt"]
@@ -282,7 +281,7 @@ def test_the_real_one_syncs_folders_that_are_there_once(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), fsync(fd)))
     folder = tmp_path / "runs" / "one" / "checkpoint" / "board-0"
     (tmp_path / "runs" / "one").mkdir(parents=True)  # by a process that was killed
-    store = Store(folder, IDENTITY, classes=StateRegistry(()), files=OsFiles())
+    store = Store(folder, IDENTITY, files=OsFiles())
     store.save(value_of(1), round=1)
     names = (folder, *folder.parents[: len(folder.parents) - len(tmp_path.parents)])
     assert {str(name.parent) for name in names} <= set(synced)

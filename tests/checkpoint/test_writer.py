@@ -207,7 +207,7 @@ def test_a_state_that_cannot_be_kept_is_said_and_not_tried_again() -> None:
     for round in range(5):
         writer.offer(round, object())
     writer.close(PATIENCE_S)
-    assert events.names() == ["checkpoint-failed"] and "which is not in the table" in events[0][1]
+    assert events.names() == ["checkpoint-failed"] and "which no checkpoint keeps" in events[0][1]
 
 
 def test_a_mistake_of_the_program_is_named_and_holds_nobody() -> None:

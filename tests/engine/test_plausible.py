@@ -28,7 +28,6 @@ from edgegossip.engine.plausible import (
     RoundQuarantine,
     ServerLevels,
 )
-from edgegossip.engine.server_records import Progress
 from edgegossip.frame import Aux, Frame, Kind
 from tests.engine.toy import LAYOUT
 
@@ -289,9 +288,7 @@ def test_levels_stay_for_an_interval_of_bits_that_a_board_sends() -> None:
     rule, levels = ServerLevels.of(codecs.get("elasticl", s0=20, smoothing=0.0, interval_bits=240)), []
     for round in range(8):  # the first choice, then one each three rounds of 80 bits
         kept = rule and rule.after([_frame(4.0 / 4.0**round, 10.0, 0.1, bytes(10))] * 3)
-        plain = from_bytes(to_bytes(Progress(round, np.zeros(LAYOUT.size, np.float32), levels=kept).plain()))
-        fresh = ServerLevels.of(codecs.get("elasticl", s0=20, smoothing=0.0, interval_bits=240))
-        rule = Progress.from_plain(plain, LAYOUT, fresh).levels
+        rule = from_bytes(to_bytes(kept))
         assert rule is not None and rule == kept
         levels.append(rule.levels)
     assert levels == [20, 20, 20, 160, 160, 160, 1280, 1280]
@@ -336,9 +333,7 @@ def _played(lie: Callable[[int, float], Frame | None], honest: int, planned: flo
         assert kept is not None
         false, true = lie(round, loss), _frame(loss, 100.0, 0.1)
         kept = kept.after([true] * honest if false is None else [false, true], planned)
-        progress = Progress(round, np.zeros(LAYOUT.size, np.float32), levels=kept)
-        plain = from_bytes(to_bytes(progress.plain()))
-        rule = Progress.from_plain(plain, LAYOUT, ServerLevels.of(codecs.get("elasticl"))).levels
+        rule = from_bytes(to_bytes(kept))
         assert rule == kept
         levels.append(kept.levels)
     return levels

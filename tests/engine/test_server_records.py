@@ -71,16 +71,9 @@ def test_a_profile_that_makes_no_sense_is_logged_and_costs_nothing_else(
     assert len(written.all) == 3
 
 
-@pytest.mark.parametrize(
-    "wrong", [{}, {"format": 2}, {"format": 1, "round": 1, "model": np.zeros(3, np.float32), "reference": None}]
-)
-def test_progress_of_something_else_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(DataError):
-        Progress.from_plain(wrong, LAYOUT, None)
-
-
-def test_what_is_no_agreement_is_refused_as_well() -> None:
-    plain = Progress(3, np.zeros(LAYOUT.size, np.float32)).plain()
-    for wrong in (None, [], {"target": 9}, {"unheard of": "x"}, {1: "x"}):
-        with pytest.raises(DataError, match="cannot be used"):
-            Progress.from_plain({**plain, "agreement": wrong}, LAYOUT, None)
+def test_progress_of_another_model_is_refused() -> None:
+    short, x = np.zeros(3, np.float32), np.zeros(LAYOUT.size, np.float32)
+    Progress(1, x, x, corrections={"pi": x}).check(LAYOUT)
+    for wrong in (Progress(1, short), Progress(1, x, short), Progress(1, x, corrections={"pi": short})):
+        with pytest.raises(DataError, match="the coordinator's checkpoint cannot be used"):
+            wrong.check(LAYOUT)
