@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from numpy.typing import NDArray
-
 from edgegossip.agreement import Agreement
 from edgegossip.engine.plausible import ServerLevels
 from edgegossip.frame import AUX_BYTES, HEADER_BYTES, Aux, Frame
@@ -30,7 +28,7 @@ class Progress:
     round: Round  # to play next
     model: Vec  # float32[n]
     reference: Vec | None = None  # float32[n], what boards trained from in the round before; None where it is the model
-    strategy: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    strategy: Mapping[str, Any] = field(default_factory=dict)  # `Combiner.snapshot`
     levels: ServerLevels | None = None
     evaluations: int = 0  # asked for so far
     evaluate_next: Round | None = None  # the model after this round is to be evaluated

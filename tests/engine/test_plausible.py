@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -109,13 +110,13 @@ def test_a_board_that_was_away_is_heard_by_those_that_have_arrived() -> None:
 
 
 def test_what_is_known_goes_on_in_another_process() -> None:
-    judge, again = NormFilter(), NormFilter()
+    judge = NormFilter()
     for value in (1.0, 2.0, 4.0):
         judge.used({f"b{k}": value * (k + 1) for k in range(4)}, X)
         judge.unmeasured()
-    assert judge.memory["reach"] == 4.0
-    again.restore(judge.memory)
-    assert again.memory == judge.memory and len(judge.memory) == 8
+    assert judge.reach == 4.0
+    again = NormFilter(**asdict(judge))
+    assert again == judge and again.last is not judge.last
     for lengths in ({"b0": 900.0}, {"b0": 790.0, "b1": 4.0}, {"b0": 390.0, "b1": 4.0, "b2": 4.0}):
         assert again.refused(lengths, X) == judge.refused(lengths, X)
 
@@ -126,9 +127,9 @@ def test_what_is_typical_moves_slowly_and_faster_in_the_first_rounds(boards: int
     judge.used(dict.fromkeys(NAMES[:boards], 1.0), X)
     for length, factors in ((1e30, [WARM_UP_GROWTH] * (WARM_UP - 1) + [GROWTH] * 3), (1e-30, [falls] * 3)):
         for factor in factors:
-            before = judge.memory[kept]
+            before = getattr(judge, kept)
             judge.used(dict.fromkeys(NAMES[:boards], length), X)
-            assert judge.memory[kept] == pytest.approx(factor * before)
+            assert getattr(judge, kept) == pytest.approx(factor * before)
 
 
 def test_a_fleet_whose_updates_all_grow_goes_on() -> None:

@@ -324,14 +324,6 @@ def test_a_board_that_is_asked_again_in_a_round_is_sent_the_same_correction() ->
     np.testing.assert_array_equal(first, [run.ask(0, None)[1], run.boards[0][0].correction])
 
 
-def test_a_checkpoint_of_a_version_that_kept_the_mean_alone_begins_at_zero() -> None:
-    run = Run()
-    mean = Mean(run.channel, uniform=True).snapshot()
-    run.combiner.restore({**mean, "edgegossip/control": np.ones(LAYOUT.size, np.float32)})
-    assert not run.control().any()
-    run.play(range(N))
-
-
 def test_training_that_was_not_corrected_is_refused() -> None:
     run = Run()
     run.downlink.publish(run.x, 0)
