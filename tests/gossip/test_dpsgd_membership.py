@@ -80,13 +80,6 @@ def test_alone_rounds_complete_at_once(make_fleet: Any) -> None:
     np.testing.assert_allclose(fleet.algorithm.model(fleet.states[0]), fleet.start[0] + 3, rtol=0, atol=1e-6)
 
 
-def test_losing_everybody_while_waiting_ends_the_round(make_fleet: Any) -> None:
-    fleet = make_fleet("complete", nodes=4)
-    fleet.step(0, ZERO)
-    assert fleet.down(0, 1, 2) == [] and fleet.algorithm.waiting_for(fleet.states[0]) == ("board-3",)
-    assert kinds(fleet.down(0, 1, 2, 3)) == [SetTimer, Checkpoint, RoundDone]
-
-
 def test_who_comes_back_gets_the_message_of_the_round_and_is_waited_for(make_fleet: Any) -> None:
     fleet = make_fleet("ring", nodes=4)
     fleet.down(0, 3)
@@ -105,16 +98,6 @@ def test_who_comes_back_gets_the_message_of_the_round_and_is_waited_for(make_fle
         [fleet.algorithm.model(s) for s in fleet.states], fleet.topology.matrix(0) @ x, rtol=0, atol=1e-6
     )
     assert [a.frame.sequence for a in fleet.step(0, ZERO) if isinstance(a, Send)] == [2, 2]
-
-
-def test_a_return_counts_as_sent(make_fleet: Any) -> None:
-    fleet = make_fleet("directed-ring", nodes=3)
-    fleet.down(0, 1)  # nobody to send to, but node 2 to wait for
-    assert kinds(fleet.step(0, ZERO)) == [SetTimer]
-    fleet.down(0)
-    assert [(to, m.frame.kind) for to, m in fleet.mail] == [(1, Kind.HELLO), (1, Kind.MODEL)]
-    actions = fleet.tick(0)
-    assert actions[-1].relative_error == 0.0
 
 
 def test_only_down_may_change_during_a_run(make_fleet: Any) -> None:

@@ -171,15 +171,6 @@ def test_a_step_of_the_whole_way_without_momentum_changes_nothing_by_a_bit(name:
     assert alone == around
 
 
-def test_around_dpsgd_neighbours_see_the_model_from_after_the_local_steps() -> None:
-    start, rng = np.random.default_rng(0).normal(size=(3, N)).astype(np.float32), np.random.default_rng(1)
-    graph = topologies.get("ring", 3)
-    fleet = Nodes(with_outer(gossip.get("dpsgd"), IDENTITY), graph, start)
-    deltas = rng.normal(size=(3, N))
-    fleet.round([update(d) for d in deltas], rng)
-    np.testing.assert_allclose(fleet.models(), graph.matrix(0) @ (start + deltas), atol=1e-6)
-
-
 def test_values_that_are_not_trained_are_as_the_algorithm_left_them() -> None:
     start, rng = alike(3), np.random.default_rng(1)
     fleets = [

@@ -194,13 +194,6 @@ def test_spectral_gaps_have_their_closed_forms() -> None:
             assert topologies.get("one-peer-exponential", n).spectral_gap() == pytest.approx(1)
 
 
-def test_spectral_gap_of_a_torus_has_its_closed_form() -> None:
-    row, col = np.meshgrid(np.arange(5), np.arange(4))
-    values = (1 + 2 * np.cos(2 * math.pi * row / 5) + 2 * np.cos(2 * math.pi * col / 4)) / 5
-    second = np.sort(np.abs(values).ravel())[-2]
-    assert topologies.get("torus", 20).spectral_gap() == pytest.approx(1 - second)
-
-
 def test_weights_can_be_chosen() -> None:
     star = topologies.get("star", 5, weights="column")
     assert star.weights == "column" and is_column_stochastic(star.matrix(0))
@@ -219,23 +212,14 @@ def test_weights_can_be_chosen() -> None:
     ("name", "n", "params", "message"),
     [
         ("rign", 4, {}, "unknown topology 'rign'; did you mean ring"),
-        ("xyz", 4, {}, "unknown topology 'xyz'; valid: complete, directed-ring"),
         ("ring", 1, {}, "at least 2 nodes, not 1"),
-        ("ring", True, {}, "at least 2 nodes"),
-        ("ring", 4.0, {}, "at least 2 nodes"),
         ("ring", 4, {"degre": 3}, "unknown parameter of topology 'ring' 'degre'; valid: weights"),
-        ("random-regular", 8, {"degre": 3}, "did you mean degree"),
         ("random-regular", 8, {"degree": 8}, "integer from 2 to 7; the nearest valid value is 7"),
-        ("random-regular", 8, {"degree": 1}, "the nearest valid value is 2"),
-        ("random-regular", 8, {"degree": "3"}, "degree of random-regular on 8 nodes = '3' must be an integer"),
         ("random-regular", 7, {"degree": 3}, "needs an even degree; 3 is odd, use 2"),
         ("random-regular", 8, {"seed": -1}, "seed of random-regular = -1"),
         ("torus", 12, {"rows": 5}, "rows = 5 does not divide 12 nodes; the nearest that does is 4"),
-        ("torus", 12, {"cols": 0}, "the nearest valid value is 1"),
         ("torus", 12, {"rows": 3, "cols": 2}, "3 x 2 is not 12 nodes; with rows = 3 use cols = 4"),
         ("epidemic", 8, {"peers": 8}, "peers of epidemic on 8 nodes = 8 must be an integer from 1 to 7"),
-        ("epidemic", 8, {"peers": 0}, "the nearest valid value is 1"),
-        ("epidemic", 8, {"rounds": 3}, "the nearest valid value is 4"),
         ("file", 4, {}, "topology 'file' needs the parameter 'text'"),
     ],
 )

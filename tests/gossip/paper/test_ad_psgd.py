@@ -190,24 +190,3 @@ def play(fleet: Replay, rng: np.random.Generator) -> None:
         else:
             fleet.hand_over(*edges[int(rng.integers(len(edges)))])
     assert fleet.reference.averages > NODES * ROUNDS / 3
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_an_exchange_without_interruption_is_the_average_of_two_models(seed: int) -> None:
-    """The paper's matrices: X <- W_k X, then the gradient of the model before."""
-    fleet, rng = make("undirected", ("fp32", {}), 1.0, seed)
-    x, problem = fleet.x0.astype(np.float64), fleet.reference.problem
-    for _ in range(NODES * ROUNDS):
-        i = int(rng.integers(NODES))
-        taken = fleet.models_taken[i].astype(np.float64)
-        round = fleet.algorithm.round(fleet.states[i])
-        fleet.step(i)
-        x[i] -= problem.rate(round) * problem.gradient(round, i, taken)
-        ((_, j),) = [edge for edge, frames in fleet.mail.items() if frames]  # the request
-        w = np.eye(NODES)
-        w[[i, i, j, j], [i, j, i, j]] = 0.5
-        x = w @ x
-        while edges := [edge for edge, frames in fleet.mail.items() if frames]:
-            fleet.hand_over(*edges[0])
-        models = np.stack([fleet.algorithm.model(s) for s in fleet.states])
-        np.testing.assert_allclose(models, x, rtol=0, atol=TOLERANCE)

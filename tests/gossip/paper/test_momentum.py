@@ -3,8 +3,6 @@ rate that falls to a tenth half way."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from edgegossip.gossip.momentum import KINDS, with_momentum
@@ -65,22 +63,3 @@ def check(name: str, kind: str, compressed: bool, rounds: int) -> None:
         momentum=rule(kind),
         tolerance=tolerance,
     )
-
-
-WRONG: dict[str, tuple[str, Momentum]] = {
-    "local for quasi-global": ("quasi-global", HeavyBall(FACTOR)),
-    "heavy ball for nesterov": ("nesterov", HeavyBall(FACTOR)),
-    "another factor": ("heavy-ball", HeavyBall(0.899)),
-    "quasi-global without nesterov": ("quasi-global-nesterov", QuasiGlobal(FACTOR)),
-}
-
-
-@pytest.mark.parametrize("fault", WRONG)
-def test_a_wrong_rule_does_not_pass(fault: str) -> None:
-    kind, momentum = WRONG[fault]
-
-    def wrap(algorithm: Any) -> Any:
-        return with_momentum(algorithm, kind, FACTOR)
-
-    with pytest.raises(AssertionError):
-        compare("dpsgd", "undirected", ("fp32", {}, 1.0), nodes=6, seed=2, wrap=wrap, momentum=momentum)
