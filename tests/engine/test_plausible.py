@@ -178,23 +178,6 @@ def test_each_time_is_longer_and_good_rounds_shorten_the_next() -> None:
     assert found[-1] == 2 * FIRST
 
 
-@given(st.lists(st.booleans(), max_size=200))
-def test_a_board_always_comes_back_and_an_honest_one_is_never_left_out(bad: list[bool]) -> None:
-    kept, out = RoundQuarantine(), 0
-    for round, is_bad in enumerate(bad):
-        kept.used("honest")
-        assert not kept.reason("honest", round)
-        if kept.reason("a", round):
-            out += 1
-            assert out <= LONGEST
-            continue
-        out = 0
-        if is_bad:
-            kept.refused("a", round, "x")
-        else:
-            kept.used("a")
-
-
 # Examples
 
 
@@ -319,13 +302,6 @@ def test_one_board_cannot_decide_for_all(loss: float, examples: float, boards: i
     assert all(1 <= levels < 32767 for levels in _levels_after(*lied))
 
 
-def test_one_boards_learning_rate_does_not_decide_for_all() -> None:
-    honest = [[_frame(f, 10.0, 0.1)] * 4 for f in (4.0, 1.0)]
-    for rate in (1e-30, 1e6):
-        lied = [[*frames[:3], _frame(1.0, 10.0, rate)] for frames in honest]
-        assert _levels_after(*lied)[0] == 20 and 5 < _levels_after(*lied)[1] < 80
-
-
 def _played(lie: Callable[[int, float], Frame | None], honest: int, planned: float | None) -> list[int]:
     """Levels round after round, of two answers where one is a lie and `honest` ones where not."""
     rule, levels = ServerLevels.of(codecs.get("elasticl")), []
@@ -354,15 +330,6 @@ def test_a_liar_among_the_first_two_does_not_decide_for_the_whole_run(
     assert all(0.3 * a < b < 3.5 * a for a, b in zip(right[8:], lied[8:], strict=True))
 
 
-@pytest.mark.parametrize("planned", [0.3, None])
-@pytest.mark.parametrize("rate", [1e6, 1e-20])
-def test_one_of_two_learning_rates_does_not_decide_later_on(rate: float, planned: float | None) -> None:
-    right = _played(lambda round, told: None, 2, planned)
-    assert _played(lambda round, told: _frame(told, 100.0, rate) if round >= 20 else None, 2, planned) == right
-    if planned:
-        assert _played(lambda round, told: _frame(told, 100.0, rate), 2, planned) == right
-
-
 @pytest.mark.parametrize("boards", [1, 2, 3])
 def test_levels_of_honest_boards_are_the_papers_whatever_the_recipe_says(boards: int) -> None:
     rule, right = ServerLevels.of(codecs.get("elasticl", smoothing=0.0)), LevelRule(127, 0.1, 2.0)
@@ -372,7 +339,3 @@ def test_levels_of_honest_boards_are_the_papers_whatever_the_recipe_says(boards:
         rule = rule.after([_frame(loss, 10.0, rate)] * boards, 0.01)
         assert rule.levels == levels_for(right, rule.loss or 0.0, rate)
         assert rule.loss == pytest.approx(loss) and rule.first == pytest.approx((2.0, 0.1))
-
-
-def test_levels_stay_where_nobody_says_of_how_many_examples() -> None:
-    assert _levels_after([_frame(1.0, 0.0, 0.1)] * 2, [_frame(1.0, 5.0, 0.1)]) == [0, 20]

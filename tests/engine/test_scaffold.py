@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -218,22 +217,6 @@ def test_it_comes_to_the_optimum_where_fedavg_stays_away() -> None:
     assert plain.combiner.correction("b0") is None
 
 
-@pytest.mark.no_cover
-@pytest.mark.parametrize(
-    ("settings", "lost"),
-    [
-        ({"down": "minmax8"}, LOST),
-        ({"examples": UNEQUAL, "steps": (6, 3, 12, 1, 6), "down": "elastiquant"}, LOST),  # of 4 bits
-    ],
-    ids=str,
-)
-def test_drawn_boards_come_to_the_optimum_and_stay_there(settings: dict[str, Any], lost: Lost) -> None:
-    run = Run(**settings)
-    for round, sample in enumerate(drawn(350, 3)):
-        run.play(sample, [k for k in lost.get(round, ()) if set(sample) - set(lost[round])])
-        assert round < 250 or run.off(settings.get("examples", SAME)) < 1e-4
-
-
 def test_a_board_that_lost_its_disk_changes_nothing() -> None:
     whole, again = Run(), Run()
     for round, sample in enumerate(drawn(20, 3)):
@@ -286,18 +269,6 @@ def test_updates_of_a_round_that_makes_no_model_leave_all_control_variates() -> 
     assert not run.own(0).any() and not run.control().any()
 
 
-@pytest.mark.no_cover
-@pytest.mark.parametrize("error", [1.0, 2.0])
-def test_updates_that_lose_more_than_they_hold_do_not_run_away(error: float) -> None:
-    """Their noise would go into the control variates, and make the next updates longer. What stays
-    is that of the statistics, which change in every round here."""
-    run, plain = (Run("dither", strategy=name, params={"error": error}) for name in ("scaffold", "fedavg"))
-    for sample in drawn(150, N):
-        run.play(sample)
-        plain.play(sample)
-    assert run.off() < 0.15 and run.off() < 0.5 * plain.off()
-
-
 def test_control_variates_go_as_far_as_the_codec_allows() -> None:
     """1 / (1 + e^2), known before a message has come."""
     assert way_of(codecs.get("fp32"), 5000) == 1.0
@@ -305,14 +276,6 @@ def test_control_variates_go_as_far_as_the_codec_allows() -> None:
     assert way_of(codecs.get("auto", error=2.0), 5000) == way_of(codecs.get("dither", error=2.0), 5000)
     coarsest = way_of(codecs.get("auto"), 5000)
     assert 0 < coarsest < 0.1 and coarsest == way_of(codecs.get("auto", bytes=3000), 5000)
-
-
-def test_differences_carry_the_correction_too() -> None:
-    whole, small = Run(), Run(down="fp16")
-    for run in (whole, small):
-        for sample in drawn(10, N):
-            run.play(sample)
-    assert small.down_bytes == 0.55 * whole.down_bytes  # all but the first of ten rounds are fp16, both bodies
 
 
 def test_a_board_that_is_asked_again_in_a_round_is_sent_the_same_correction() -> None:
@@ -340,13 +303,3 @@ def test_a_frame_that_is_cut_at_no_place_of_its_body_is_refused() -> None:
     for cut in (-1.0, 0.5, 1e9, float(len(frame.body))):
         with pytest.raises(PeerError):
             run.boards[0][0].open(b"".join(wire.build(replace(frame, aux={**frame.aux, Aux.CORRECTION: cut}))))
-
-
-def test_a_correction_is_not_taken_for_what_earlier_versions_sent() -> None:
-    """They have all boards' control variate there, and take their own away from it."""
-    run = Run()
-    run.downlink.publish(run.x, 0)
-    frame = run.downlink.with_correction(run.downlink.whole(0), "b0", START)
-    earlier = replace(frame, aux={Aux.SPLIT: frame.aux[Aux.CORRECTION]})
-    with pytest.raises(PeerError):
-        run.boards[0][0].open(b"".join(wire.build(earlier)))
