@@ -106,17 +106,6 @@ def test_whatever_is_not_synced_is_lost_and_it_starts_with_what_was_acknowledged
         assert newest(disk.after_power_cut(rng)) in (acknowledged, acknowledged + 1)
 
 
-def test_killed_at_every_boundary_it_goes_on_and_leaves_nothing_behind() -> None:
-    for at in range(len(operations(4))):
-        disk = FakeDisk(Countdown(at))
-        acknowledged = play(disk, 4)
-        disk = disk.after_kill()
-        assert newest(disk) in (acknowledged, acknowledged + 1)
-        disk = disk.after_kill()
-        play(disk, 3)
-        assert len(disk.names(str(FOLDER))) == 2 and all(n.endswith(".ckpt") for n in disk.names(str(FOLDER)))
-
-
 def test_without_the_sync_of_the_file_or_the_folder_it_would_be_lost() -> None:
     """The fake disk does lose what is not synced."""
     for left_out in ("sync", "sync_folder"):

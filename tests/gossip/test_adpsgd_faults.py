@@ -50,16 +50,6 @@ def test_a_request_that_comes_twice_is_answered_twice_and_averaged_once() -> Non
     net.check_sum(1e-6)
 
 
-def test_a_request_that_comes_again_after_its_end_is_dropped() -> None:
-    net = make_net(2)
-    net.step(0)
-    again = net.mail[0]
-    net.deliver_all()
-    models = net.models()
-    assert net.hand(*again) == []
-    np.testing.assert_array_equal(net.models(), models)
-
-
 def test_a_late_answer_still_ends_an_exchange_that_was_given_up() -> None:
     net = make_net(2, repeats=0)
     net.step(0)
@@ -96,19 +86,6 @@ def test_the_next_request_takes_back_what_was_given_up() -> None:
     net.check_sum(1e-6)
 
 
-def test_a_request_older_than_the_last_is_dropped() -> None:
-    net = make_net(2, repeats=0)
-    net.step(0)
-    old = net.mail.pop()
-    net.tick(0)
-    net.step(0)
-    net.deliver_all()
-    models = net.models()
-    assert net.hand(*old) == [] and net.states[1].late == 1
-    np.testing.assert_array_equal(net.models(), models)
-    net.check_sum(1e-6)
-
-
 @pytest.mark.parametrize("answered", [False, True])
 def test_a_restart_goes_on_with_the_exchange_of_its_checkpoint(answered: bool) -> None:
     net = make_net(2)
@@ -127,33 +104,6 @@ def test_a_restart_goes_on_with_the_exchange_of_its_checkpoint(answered: bool) -
     assert new.sequence == 2 and new.aux[Aux.SESSION] != kept.begun[1].frame.aux[Aux.SESSION]
     net.deliver_all()
     net.check_sum(1e-6)
-
-
-def test_a_restart_in_a_round_that_waited_counts_it_as_done() -> None:
-    net = make_net(2)
-    net.step(0)
-    net.step(0, ONE)
-    net.mail.clear()
-    net.restart(0, net.states[0])
-    assert net.algorithm.round(net.states[0]) == 2
-    net.deliver_all()
-    assert next(a for a in net.step(0) if isinstance(a, RoundDone)).round == 2
-    net.check_sum(1e-6)
-
-
-def test_a_restart_while_the_peer_is_down_gives_its_exchange_up() -> None:
-    net = make_net(2)
-    assert net.restart(0, net.states[0]) == []
-    net.step(0)
-    net.deliver()
-    net.mail.clear()
-    assert net.restart(0, net.states[0], 1) == []
-    net.down(0)
-    net.step(0)  # not waiting
-    net.check_sum(1e-6)
-    net.deliver_all()
-    net.check_sum(1e-6)
-    assert not net.open_halves().any()
 
 
 def test_an_older_checkpoint_takes_back_the_last_exchange_at_the_peer_too() -> None:

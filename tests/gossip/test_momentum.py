@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from edgegossip import codecs, gossip
 from edgegossip.gossip import topologies
@@ -73,47 +71,6 @@ class Nodes:
             to, message = mail[k]
             i = self.members.index(to)
             self.states[i], _ = self.algorithm.receive(self.states[i], message)
-
-
-def reference_step(kind: str, g: np.ndarray, m: np.ndarray, f: float) -> np.ndarray:
-    """What takes the place of the gradient, straight from the papers; m is that of before the
-    step."""
-    new = f * m + g
-    return g + f * new if "nesterov" in kind else new
-
-
-@settings(max_examples=20)
-@given(
-    kind=st.sampled_from(ALL),
-    topology=st.sampled_from(["ring", "complete", "exponential", "one-peer-exponential"]),
-    nodes=st.integers(2, 6),
-    factor=st.sampled_from([0.0, 0.5, 0.9]),
-    lrs=st.lists(st.sampled_from([0.0, 0.01, 0.1, 0.3]), min_size=1, max_size=8),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_around_dpsgd_it_is_the_matrix_form(
-    kind: str, topology: str, nodes: int, factor: float, lrs: list[float], seed: int
-) -> None:
-    """X <- W X - lr D, D from the momentum, in float64 and on trained values only; statistics are W
-    (X + delta)."""
-    graph, rng = topologies.get(topology, nodes), np.random.default_rng(seed)
-    start = rng.normal(size=(nodes, N)).astype(np.float32)
-    fleet = Nodes(with_momentum(gossip.get("dpsgd"), kind, factor), graph, start)
-    x, m = start.astype(np.float64), np.zeros((nodes, TRAINED))
-    for t, lr in enumerate(lrs):
-        g = rng.normal(size=(nodes, N))
-        buffers = rng.normal(size=(nodes, N - TRAINED))
-        deltas = np.concatenate([-lr * g[:, :TRAINED], buffers], axis=1)
-        fleet.round([update(d, lr) for d in deltas], rng)
-        step = np.concatenate([-lr * reference_step(kind, g[:, :TRAINED], m, factor), buffers], axis=1)
-        new = graph.matrix(t) @ x + step
-        new[:, TRAINED:] = (graph.matrix(t) @ (x + step))[:, TRAINED:]
-        if lr > 0:
-            used = (1 - factor) * (x - new)[:, :TRAINED] / lr if "global" in kind else g[:, :TRAINED]
-            m = factor * m + used
-        x = new
-        np.testing.assert_allclose(fleet.models(), x, rtol=0, atol=1e-4 * np.abs(x).max())
-        np.testing.assert_allclose(fleet.momenta(), m, rtol=0, atol=1e-4 * (1 + np.abs(m).max()))
 
 
 @dataclass

@@ -70,13 +70,6 @@ def test_the_mean_of_the_models_moves_by_updates_only(name: str) -> None:
     np.testing.assert_allclose(mean, net.total / len(net.states), atol=1e-4)
 
 
-def test_mass_is_conserved_with_messages_of_their_own() -> None:
-    net, rng = fleet("sgp")
-    play(net, rng)
-    mass = np.sum([net.algorithm.audit(s).mass for s in net.states], axis=0)
-    np.testing.assert_allclose(mass, net.total, atol=1e-4)
-
-
 @pytest.mark.parametrize("name", ["dpsgd", "sgp", "d2"])
 def test_a_neighbour_gets_what_its_link_is_allowed(name: str) -> None:
     net, rng = fleet(name)

@@ -192,14 +192,3 @@ def test_a_late_hello_of_the_same_process_changes_nothing(make_fleet: Any) -> No
     rounds(fleet, range(2, 4))
     level(fleet)
     assert_replicas_are_equal(fleet)
-
-
-def test_many_hellos_do_not_bring_as_many_messages(make_fleet: Any) -> None:
-    fleet = make_fleet("complete", nodes=3, algorithm="choco-sgd", alike=True)
-    fleet.say_hello()
-    fleet.step(0, np.zeros(N))
-    fingerprint, sent = fleet.algorithm.scheme.fingerprint(fleet.states[0].math), 0
-    for k in range(50):
-        aux = {Aux.SESSION: 100 + k, Aux.INCARNATION: 9, Aux.EPOCH: 9, Aux.FRESH: fingerprint}
-        sent += len(fleet.hand(0, Message("board-1", control(fleet.view(1), Kind.HELLO, 0, 1, aux, None))))
-    assert sent == 3

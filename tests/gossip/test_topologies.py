@@ -32,10 +32,6 @@ def both_ways(*pairs: tuple[int, int]) -> set[tuple[int, int]]:
     return {e for a, b in pairs for e in ((a, b), (b, a))}
 
 
-def test_the_list_of_names_is_complete() -> None:
-    assert set(BUILT_IN) == set(UNDIRECTED) | set(DIRECTED)
-
-
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_every_topology_is_connected_and_its_weights_are_what_they_should_be(name: str) -> None:
     for n in SIZES:
@@ -101,14 +97,6 @@ def test_random_regular_is_regular_connected_and_the_same_for_the_same_seed(n: i
         assert len(topology.neighbours(i, 0).out) == len(topology.neighbours(i, 0).in_) == degree
     again = topologies.get("random-regular", n, degree=degree, seed=seed)
     assert topology.edges(0) == again.edges(0)
-
-
-def test_random_regular_differs_between_seeds_and_never_changes_for_one() -> None:
-    found = {topologies.get("random-regular", 16, degree=3, seed=s).edges(0) for s in range(20)}
-    assert len(found) == 20
-    golden = topologies.get("random-regular", 8, degree=3, seed=1)
-    out = [golden.neighbours(i, 0).out for i in range(8)]
-    assert out == [(1, 5, 6), (0, 4, 5), (3, 6, 7), (2, 4, 5), (1, 3, 7), (0, 1, 3), (0, 2, 7), (2, 4, 6)]
 
 
 def test_random_regular_draws_again_until_it_is_connected(monkeypatch: pytest.MonkeyPatch) -> None:
