@@ -33,9 +33,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import override
 
-from edgegossip.checkpoint.files import Damaged, OpenFile, Readable
+from edgegossip.checkpoint.files import Damaged, OpenFile
 from edgegossip.checkpoint.registry import RunContext, from_fields, to_fields
 from edgegossip.types import DataError, UsageError
 
@@ -148,24 +147,18 @@ def _array_bytes(array: NDArray[Any]) -> memoryview:
 # Reading
 
 
-class MemoryFile(OpenFile):
+class MemoryFile:
     """Reads a file that lies in memory."""
 
     def __init__(self, data: bytes) -> None:
-        self._data = memoryview(data)
+        self._data, self.size = memoryview(data), len(data)
 
-    @property
-    @override
-    def size(self) -> int:
-        return len(self._data)
-
-    @override
     def read(self, at: int, into: memoryview) -> None:
+        """Fill `into` with what begins at the byte `at`."""
         into[:] = self._data[at : at + len(into)]
 
-    @override
     def close(self) -> None:
-        pass
+        """Nothing is open."""
 
 
 class Stored:
@@ -178,7 +171,7 @@ class Stored:
         stored.meta["round"], stored.value(RunContext.of(view))
     """
 
-    def __init__(self, file: Readable) -> None:
+    def __init__(self, file: OpenFile) -> None:
         self._file, self._run, self._made = file, RunContext(), dict[int, Any]()
         head = bytearray(_HEAD.size)
         self._read(0, memoryview(head))

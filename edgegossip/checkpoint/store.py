@@ -73,7 +73,7 @@ class Store:
         identity: Mapping[str, Any],
         *,
         keep: int = 2,
-        files: Files[Any] = OS_FILES,
+        files: Files = OS_FILES,
     ) -> None:
         self.folder, self._identity, self._keep = str(folder), dict(identity), max(1, keep)
         self._files = files

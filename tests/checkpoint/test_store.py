@@ -12,7 +12,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from edgegossip.checkpoint.files import OsFiles
+from edgegossip.checkpoint.files import Files
 from edgegossip.checkpoint.format import PIECE_BYTES
 from edgegossip.checkpoint.store import Store
 from edgegossip.types import ConfigError, DataError, HostError, UsageError
@@ -270,7 +270,7 @@ def test_the_real_one_syncs_folders_that_are_there_once(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), fsync(fd)))
     folder = tmp_path / "runs" / "one" / "checkpoint" / "board-0"
     (tmp_path / "runs" / "one").mkdir(parents=True)  # by a process that was killed
-    store = Store(folder, IDENTITY, files=OsFiles())
+    store = Store(folder, IDENTITY, files=Files())
     store.save(value_of(1), round=1)
     names = (folder, *folder.parents[: len(folder.parents) - len(tmp_path.parents)])
     assert {str(name.parent) for name in names} <= set(synced)
