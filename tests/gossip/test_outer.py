@@ -260,7 +260,11 @@ def test_a_momentum_that_drives_boards_apart_is_refused_with_one_that_does_not(
         ("motef", {"optimizer": "nesterov"}, "cannot be around motef.*for the gradient.*use gossip.algorithm = dpsgd"),
         ("choco-sgd", {"optimizer": "adam"}, "adam cannot be around choco-sgd.*use gossip.algorithm = parallel-sgd"),
         ("dpsgd", {"optimizer": "nestrov"}, "unknown outer.optimizer 'nestrov'; did you mean nesterov"),
-        ("dpsgd", {"optimizer": "nesterov", "momentum": 1.0}, "outer.momentum = 1.0 must be a number from 0 to 0.9999"),
+        (
+            "dpsgd",
+            {"optimizer": "nesterov", "momentum": 1.0},
+            "outer.momentum = 1.0 must be a number from 0 to 0.9999",
+        ),
         ("dpsgd", {"optimizer": "nesterov", "lr": float("nan")}, "outer.lr = nan must be a number above 0"),
         ("parallel-sgd", {"optimizer": "adam", "betas": [0.9]}, r"outer.betas = \[0.9\] must be two numbers"),
         ("parallel-sgd", {"optimizer": "adam", "consensus": 0.5}, "outer.consensus is for heavy-ball and nesterov"),

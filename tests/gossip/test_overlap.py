@@ -182,15 +182,15 @@ def test_an_exchange_that_was_given_up_is_not_merged(forward: int, expected: flo
     [
         ("sgp", {}, "outer.overlap cannot be around sgp.*use gossip.algorithm = dpsgd, deep-squeeze or choco-sgd"),
         ("sgp", {"overlap": False, "fragments": 2}, "outer.fragments cannot be around sgp"),
-        ("dpsgd", {"merge": 0.0}, "outer.merge = 0.0 must be a number above 0, up to 0.95"),
-        ("dpsgd", {"merge": 1.0}, "outer.merge = 1.0 must be a number above 0, up to 0.95"),
+        ("dpsgd", {"merge": 0.0}, "outer.merge = 0.0 must be a number above 0 and at most 0.95"),
+        ("dpsgd", {"merge": 1.0}, "outer.merge = 1.0 must be a number above 0 and at most 0.95"),
         ("dpsgd", {"optimizer": "none"}, "outer.overlap goes with an outer optimiser"),
         (
             "dpsgd",
             {"optimizer": "heavy-ball", "consensus": 0.3},
             "outer.consensus = 0.3 does not go with outer.overlap",
         ),
-        ("dpsgd", {"fragments": 65}, "outer.fragments = 65 must be a whole number from 1 to 64"),
+        ("dpsgd", {"fragments": 65}, "outer.fragments = 65 must be an integer from 1 to 64"),
     ],
 )
 def test_what_does_not_go_together_is_refused(name: str, values: dict[str, Any], words: str) -> None:
