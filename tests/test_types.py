@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, make_dataclass
-from functools import cached_property
+from dataclasses import make_dataclass
 from typing import Any
 
 import numpy as np
@@ -36,44 +35,15 @@ def test_a_record_is_copied_with_other_fields_and_no_unknown_ones(slots: bool) -
         replace(record, c=3)
 
 
-def test_a_copy_is_checked_and_holds_nothing_that_was_worked_out_of_other_fields() -> None:
-    @dataclass(frozen=True)
-    class Range:
-        low: int
-        high: int
-
-        def __post_init__(self) -> None:
-            if self.low > self.high:
-                raise ValueError("low > high")
-
-    @dataclass(frozen=True)
-    class Square:
-        side: int
-
-        @cached_property
-        def area(self) -> int:
-            return self.side**2
-
-    with pytest.raises(ValueError, match="low > high"):
-        replace(Range(1, 2), low=3)
-    square = Square(2)
-    assert (square.area, replace(square, side=3).area) == (4, 9)
-
-
 @pytest.mark.parametrize(
     ("scores", "words"),
     [
         ({"accuracy": 1.01}, "from 0 to 1"),
         ({"loss": 0.5}, "is named 'loss'"),
-        ({"examples": 5}, "is named 'examples'"),
         ({"F1": 0.5}, "is named 'F1'"),
-        ({"": 0.5}, "is named ''"),
         ({"a\n": 0.5}, "is named"),
-        ({"a" * 33: 0.5}, "is named"),
         ({3: 0.5}, "is named '3'"),
         ({"f1": math.nan}, "no finite number"),
-        ({"f1": "0.5"}, "no finite number"),
-        ({"f1": True}, "no finite number"),
         ({f"s{k}": 0.0 for k in range(17)}, "17 scores"),
     ],
 )

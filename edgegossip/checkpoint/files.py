@@ -1,5 +1,5 @@
-"""The few file operations that checkpoints are made of: the interface at which tests kill the
-process or cut the power."""
+"""The few file operations that checkpoints are made of: the methods at which tests kill the process
+or cut the power."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ import fcntl
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol, TypeVar
-
-from typing_extensions import override
+from typing import Any, Protocol
 
 from edgegossip.types import DataError
 
-H = TypeVar("H")  # an open file, while it is written
 _NOT_SYNCED = (errno.EINVAL, errno.ENOTSUP, errno.EROFS)  # file systems without it, or where nothing can be new
 
 
@@ -22,8 +19,8 @@ class Damaged(DataError):
     """Says that a file was torn or changed: the one before it may do."""
 
 
-class Readable(Protocol):
-    """A file that is open for reading."""
+class OpenFile(Protocol):
+    """A file that is open for reading until it is closed."""
 
     @property
     def size(self) -> int:
@@ -33,66 +30,15 @@ class Readable(Protocol):
         """Fill all of `into` with what begins at the byte `at`. Raises OSError, or Damaged when the
         file ends before."""
 
-
-class OpenFile(Readable, Protocol):
-    """A file that is open for reading until it is closed."""
-
     def close(self) -> None:
         """Close it."""
 
 
-class Files(Protocol[H]):
-    """Writes, reads and names files. Paths are strings. Everything raises OSError; nothing is
-    durable but what was synced: a file's content by `sync`, its name by `sync_folder`."""
-
-    def make_folder(self, path: str) -> None:
-        """Make a folder, with those above it, durably: one that is there already may be of a
-        process that was killed before it synced."""
-
-    def names(self, folder: str) -> list[str]:
-        """Return the names of the files in it; none when there is no such folder."""
-
-    def create(self, path: str) -> H:
-        """Open a new, empty file for writing; one that is there already is emptied."""
-
-    def write(self, file: H, data: bytes | memoryview) -> None:
-        """Write all of `data` at the end."""
-
-    def sync(self, file: H) -> None:
-        """Return when what was written is durable."""
-
-    def close(self, file: H) -> None:
-        """Close a file that was written."""
-
-    def rename(self, old: str, new: str) -> None:
-        """Put a file in the place of `new`, if there is one: at every moment one of the two is
-        there."""
-
-    def sync_folder(self, path: str) -> None:
-        """Return when the names in a folder are durable."""
-
-    def remove(self, path: str) -> None:
-        """Remove a file."""
-
-    def open(self, path: str) -> OpenFile:
-        """Open a file for reading."""
-
-    def lock(self, folder: str) -> Callable[[], None]:
-        """Lock a folder until the function that is returned is called, or this process ends. Raises
-        BlockingIOError when another process has it."""
-
-
-class _OsFile(OpenFile):
+class _OpenFile:
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._size = os.fstat(self._fd).st_size
+        self.size = os.fstat(self._fd).st_size
 
-    @property
-    @override
-    def size(self) -> int:
-        return self._size
-
-    @override
     def read(self, at: int, into: memoryview) -> None:
         while into:
             count = os.preadv(self._fd, [into], at)
@@ -100,19 +46,21 @@ class _OsFile(OpenFile):
                 raise Damaged("it became shorter while it was read")
             at, into = at + count, into[count:]
 
-    @override
     def close(self) -> None:
         os.close(self._fd)
 
 
-class OsFiles(Files[int]):
-    """The operating system's files; one that is written is its descriptor."""
+class Files:
+    """Writes, reads and names files of the operating system. Paths are strings; a file that is
+    written is its descriptor. Everything raises OSError; nothing is durable but what was synced: a
+    file's content by `sync`, its name by `sync_folder`."""
 
     def __init__(self) -> None:
         self._durable: set[str] = set()  # folders whose names this process has synced
 
-    @override
     def make_folder(self, path: str) -> None:
+        """Make a folder, with those above it, durably: one that is there already may be of a
+        process that was killed before it synced."""
         path = os.path.abspath(path)
         above = os.path.dirname(path)
         if above == path or (path in self._durable and os.path.isdir(path)):
@@ -123,37 +71,38 @@ class OsFiles(Files[int]):
             self.sync_folder(above)
         self._durable.add(path)
 
-    @override
     def names(self, folder: str) -> list[str]:
+        """Return the names of the files in it; none when there is no such folder."""
         try:
             return os.listdir(folder)
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    @override
-    def create(self, path: str) -> int:
+    def create(self, path: str) -> Any:
+        """Open a new, empty file for writing; one that is there already is emptied."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
 
-    @override
-    def write(self, file: int, data: bytes | memoryview) -> None:
+    def write(self, file: Any, data: bytes | memoryview) -> None:
+        """Write all of `data` at the end."""
         view = memoryview(data)
         while view:
             view = view[os.write(file, view) :]
 
-    @override
-    def sync(self, file: int) -> None:
+    def sync(self, file: Any) -> None:
+        """Return when what was written is durable."""
         os.fsync(file)
 
-    @override
-    def close(self, file: int) -> None:
+    def close(self, file: Any) -> None:
+        """Close a file that was written."""
         os.close(file)
 
-    @override
     def rename(self, old: str, new: str) -> None:
+        """Put a file in the place of `new`, if there is one: at every moment one of the two is
+        there."""
         os.replace(old, new)
 
-    @override
     def sync_folder(self, path: str) -> None:
+        """Return when the names in a folder are durable."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -163,16 +112,17 @@ class OsFiles(Files[int]):
         finally:
             os.close(fd)
 
-    @override
     def remove(self, path: str) -> None:
+        """Remove a file."""
         os.unlink(path)
 
-    @override
     def open(self, path: str) -> OpenFile:
-        return _OsFile(path)
+        """Open a file for reading."""
+        return _OpenFile(path)
 
-    @override
     def lock(self, folder: str) -> Callable[[], None]:
+        """Lock a folder until the function that is returned is called, or this process ends. Raises
+        BlockingIOError when another process has it."""
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -184,4 +134,4 @@ class OsFiles(Files[int]):
         return lambda: os.close(fd)
 
 
-OS_FILES = OsFiles()
+OS_FILES = Files()

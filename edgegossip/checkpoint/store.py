@@ -18,15 +18,15 @@ at each of them, and a disk that loses and reorders what was not synced.
     writer.close(patience_s=10.0)
 
 A value is made of numbers, text, bytes, None, tuples, lists, mappings, sets, numpy arrays and
-classes of a `StateRegistry`: `Store(..., classes=StateRegistry([...]))`. Gossip states need the run
-that they belong to: `store.load(RunContext.of(view))`.
+states of gossip and codecs (`registry.py`). Gossip states need the run that they belong to:
+`store.load(RunContext.of(view))`.
 """
 
 from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -34,13 +34,12 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.checkpoint.files import OS_FILES, Damaged, Files
-from edgegossip.checkpoint.format import Unusable, pieces, read, read_meta
-from edgegossip.checkpoint.registry import STATES, RunContext, StateRegistry
+from edgegossip.checkpoint.format import Stored, Unusable, pieces
+from edgegossip.checkpoint.registry import RunContext
 from edgegossip.types import ConfigError, DataError, HostError
 
 _NAME = re.compile(r"(\d{10})\.ckpt")
 _PART = re.compile(r"\.\d{10}\.part")
-_SMALL_BYTES = 2**16
 _LOST = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)  # bad sectors, as file systems tell of them: other files may be whole
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -59,8 +58,8 @@ class Store:
     """Keeps the newest checkpoints in a folder.
 
     `identity` says what they are of: small values by name, kept in each and compared when it is
-    read. `keep`: how many stay; `classes`: what a value may be made of; `files`: the disk. Not
-    thread-safe: `load` first, then one thread saves.
+    read. `keep`: how many stay; `files`: the disk. Not thread-safe: `load` first, then one thread
+    saves.
 
         store = Store(Path("checkpoint/board-0"), {"board": "board-0"})
         found = store.load()
@@ -73,11 +72,10 @@ class Store:
         identity: Mapping[str, Any],
         *,
         keep: int = 2,
-        classes: StateRegistry = STATES,
-        files: Files[Any] = OS_FILES,
+        files: Files = OS_FILES,
     ) -> None:
         self.folder, self._identity, self._keep = str(folder), dict(identity), max(1, keep)
-        self._classes, self._files = classes, files
+        self._files = files
         self._good: list[int] = []  # numbers of files that are known to be whole, newest first
         self._bad: set[int] = set()
         self._next: int | None = None  # not known before the folder was looked at
@@ -148,8 +146,9 @@ class Store:
     def _read(self, path: str, run: RunContext | None) -> tuple[Mapping[str, Any], Any]:
         file = self._files.open(path)
         try:
-            self._check_identity(path, read_meta(file))
-            return read(file, self._classes, run or RunContext())
+            stored = Stored(file)
+            self._check_identity(path, stored.meta)
+            return stored.meta, stored.value(run)
         finally:
             file.close()
 
@@ -178,7 +177,7 @@ class Store:
                 self._remove(f"{self.folder}/{name}")
 
     def _save(self, value: Any, meta: Mapping[str, Any]) -> int:
-        contents = pieces({**meta, **self._identity}, value, self._classes)
+        contents = pieces({**meta, **self._identity}, value)
         first = next(contents)  # what cannot be kept is refused before anything is touched
         self._files.make_folder(self.folder)
         self._lock()
@@ -201,7 +200,7 @@ class Store:
     def _write(self, part: str, first: bytes | memoryview, rest: Iterable[bytes | memoryview]) -> int:
         file, size = self._files.create(part), 0
         try:
-            for piece in _coalesced(chain((first,), rest)):
+            for piece in chain((first,), rest):
                 self._files.write(file, piece)
                 size += memoryview(piece).nbytes
             self._files.sync(file)
@@ -233,24 +232,6 @@ class Store:
 
     def _path(self, number: int) -> str:
         return f"{self.folder}/{number:010d}.ckpt"
-
-
-def _coalesced(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """Yield the same bytes in fewer pieces: small ones are joined, large ones stay as they are."""
-    small = bytearray()
-    for piece in pieces:
-        if len(piece) < _SMALL_BYTES:
-            small += piece
-            if len(small) < _SMALL_BYTES:
-                continue
-            piece = b""
-        if small:
-            yield bytes(small)
-            small.clear()
-        if piece:
-            yield piece
-    if small:
-        yield bytes(small)
 
 
 def _show(value: Any) -> str:

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median_high
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import override
 
 from edgegossip.codecs.checks import all_finite
@@ -32,9 +31,6 @@ from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, NodeId, PeerError, Round, Vec
 
 _SUSPICIOUS = 4.0  # a mean so many times as long as the shortest since we looked makes us look at each update again
-_LENGTHS = "edgegossip/lengths/"  # in a snapshot: how long updates of the run are
-_CONTROL = "edgegossip/control"  # in a snapshot: the control variates of all boards
-_OUTER = "edgegossip/outer/"  # in a snapshot: the memory of the outer optimiser
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +59,7 @@ class Combined:
 
 
 class Combiner(Protocol):
-    """Makes the next model. Deterministic; its state, arrays by name, goes into checkpoints.
+    """Makes the next model. Deterministic; its state goes into checkpoints.
 
     Example:
         mean = Mean(channel)
@@ -82,10 +78,10 @@ class Combiner(Protocol):
         (`scaffold.py`); None: nothing."""
         return None
 
-    def snapshot(self) -> dict[str, NDArray[Any]]:
-        """Return the state; arrays in it are not written to afterwards."""
+    def snapshot(self) -> Mapping[str, Any]:
+        """Return the state, as checkpoints keep it; arrays in it are not written to afterwards."""
 
-    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
         """Go on from what `snapshot` gave."""
 
 
@@ -142,15 +138,12 @@ class Mean(Combiner):
         return Combined(mean, refused)
 
     @override
-    def snapshot(self) -> dict[str, NDArray[Any]]:
-        usual = -1.0 if self._usual is None else self._usual
-        return lengths_as_arrays({**self._norms.memory, "usual": usual})
+    def snapshot(self) -> Mapping[str, Any]:
+        return {"lengths": asdict(self._norms), "usual": self._usual}
 
     @override
-    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        memory = lengths_in(snapshot)
-        self._norms.restore(memory)
-        self._usual = None if memory["usual"] < 0.0 else memory["usual"]
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self._norms, self._usual = NormFilter(**snapshot["lengths"]), snapshot["usual"]
 
     def _mean(self, shares: Sequence[WeightedUpdate], refused: dict[NodeId, str]) -> Vec:
         """Average all that can be decoded.
@@ -229,14 +222,13 @@ class OuterCombiner(Combiner):
         return replace(made, model=np.concatenate([lead, made.model[self._trained :]]))
 
     @override
-    def snapshot(self) -> dict[str, NDArray[Any]]:
-        return {**self._combiner.snapshot(), **{f"{_OUTER}{k}": part for k, part in enumerate(self._memory)}}
+    def snapshot(self) -> Mapping[str, Any]:
+        return {"inner": self._combiner.snapshot(), "outer": self._memory}
 
     @override
-    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        parts = {path: array for path, array in snapshot.items() if path.startswith(_OUTER)}
-        self._memory = tuple(parts[path] for path in sorted(parts))
-        self._combiner.restore({path: array for path, array in snapshot.items() if path not in parts})
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self._memory = snapshot["outer"]
+        self._combiner.restore(snapshot["inner"])
 
 
 def with_control(
@@ -284,15 +276,13 @@ class WithControl(Combiner):
         return made
 
     @override
-    def snapshot(self) -> dict[str, NDArray[Any]]:
-        controls = {f"{_CONTROL}/{path}": array for path, array in self.controls.snapshot().items()}
-        return {**self._combiner.snapshot(), **controls}
+    def snapshot(self) -> Mapping[str, Any]:
+        return {"inner": self._combiner.snapshot(), "control": self.controls.snapshot()}
 
     @override
-    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        ours = {path: array for path, array in snapshot.items() if path.startswith(_CONTROL)}
-        self.controls.restore({path.removeprefix(f"{_CONTROL}/"): array for path, array in ours.items()})
-        self._combiner.restore({path: array for path, array in snapshot.items() if path not in ours})
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self.controls.restore(snapshot["control"])
+        self._combiner.restore(snapshot["inner"])
 
 
 def length_of_trained(update: Vec, layout: Layout) -> float:
@@ -306,19 +296,3 @@ def length_of_trained(update: Vec, layout: Layout) -> float:
 def _usable(shares: Sequence[WeightedUpdate], refused: Mapping[NodeId, str]) -> list[WeightedUpdate]:
     """Return the updates that are not refused."""
     return [share for share in shares if share.name not in refused]
-
-
-def lengths_as_arrays(memory: Mapping[str, float]) -> dict[str, NDArray[Any]]:
-    """Return a memory of lengths as a part of a snapshot."""
-    return {f"{_LENGTHS}{key}": np.array([value]) for key, value in memory.items()}
-
-
-def lengths_in(snapshot: Mapping[str, NDArray[Any]]) -> dict[str, float]:
-    """Return what `lengths_as_arrays` was given."""
-    lengths = ((path, array[0]) for path, array in snapshot.items() if path.startswith(_LENGTHS))
-    return {path.removeprefix(_LENGTHS): float(value) for path, value in lengths}
-
-
-def without_lengths(snapshot: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return the part of a snapshot that is not a memory of lengths."""
-    return {path: array for path, array in snapshot.items() if not path.startswith(_LENGTHS)}

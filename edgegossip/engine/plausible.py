@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median_high, median_low
 from typing import Any, Generic, TypeVar
 
@@ -114,10 +114,10 @@ WARM_UP, WARM_UP_GROWTH = 10, 2.0  # the first rounds move the typical length by
 GROWTH = 1.1  # and later ones by no more than this
 REACH = 10.0  # and rounds in a row that nobody measured by no more than this altogether
 
-_OF = "of/"  # in `memory`: what a board sent last
 _PAST = " of the run so far"
 
 
+@dataclass(slots=True)
 class NormFilter:
     """Judges lengths of updates, round after round: finite, and yet so long that one would spoil
     the model for all.
@@ -135,27 +135,15 @@ class NormFilter:
     one is right.
 
     What is no longer than the last one that was used of the same board is taken all the same:
-    boards that have arrived hardly move, and one that was away still has its way to go."""
+    boards that have arrived hardly move, and one that was away still has its way to go.
 
-    def __init__(self) -> None:
-        self._longest = 0.0  # that both of two have come up to; 0: no update yet
-        self._typical = 0.0  # of three or more boards, growing slowly; 0: not yet
-        self._rounds = 0
-        self._reach = WARM_UP_GROWTH  # the typical length may grow by this factor in the next round
-        self._last: dict[NodeId, float] = {}  # lengths of updates that were used
+    Its fields, by `asdict`, are what has to outlive this process."""
 
-    @property
-    def memory(self) -> dict[str, float]:
-        """What has to outlive this process."""
-        last = {_OF + name: value for name, value in self._last.items()}
-        now = {"longest": self._longest, "typical": self._typical, "reach": self._reach, "rounds": float(self._rounds)}
-        return {**now, **last}
-
-    def restore(self, memory: Mapping[str, float]) -> None:
-        """Go on from what `memory` gave."""
-        self._longest, self._typical = memory["longest"], memory["typical"]
-        self._reach, self._rounds = memory["reach"], int(memory["rounds"])
-        self._last = {key.removeprefix(_OF): value for key, value in memory.items() if key.startswith(_OF)}
+    longest: float = 0.0  # that both of two have come up to; 0: no update yet
+    typical: float = 0.0  # of three or more boards, growing slowly; 0: not yet
+    reach: float = WARM_UP_GROWTH  # the typical length may grow by this factor in the next round
+    rounds: int = 0
+    last: dict[NodeId, float] = field(default_factory=dict)  # lengths of updates that were used
 
     def refused(self, lengths: Mapping[NodeId, float], x: Vec) -> dict[NodeId, str]:
         """Return whose update is refused, and why. x float32[n]: the model that the updates
@@ -165,7 +153,7 @@ class NormFilter:
         return {
             key: f"the update is {value / typical:.3g} times as long as the typical one{of}"
             for key, value in lengths.items()
-            if typical > 0.0 and value > LENGTH_RATIO * typical and value > self._last.get(key, 0.0)
+            if typical > 0.0 and value > LENGTH_RATIO * typical and value > self.last.get(key, 0.0)
         }
 
     def used(self, lengths: Mapping[NodeId, float], x: Vec) -> None:
@@ -173,27 +161,27 @@ class NormFilter:
         moved = sorted(length for length in lengths.values() if length > 0.0)
         if not moved:
             return
-        self._last.update((name, value) for name, value in lengths.items() if value > 0.0)
-        known = sorted(self._last.values())
+        self.last.update((name, value) for name, value in lengths.items() if value > 0.0)
+        known = sorted(self.last.values())
         typical = _lower_median(moved if len(moved) >= ENOUGH else known)
         if len(known) >= ENOUGH:
-            slow = min(max(typical, self._typical / self._growth), self._reach * self._typical)
-            self._typical = slow if self._typical else typical
-        if self._longest:
-            self._longest = max(self._longest, min(typical, self._reach * self._longest))
+            slow = min(max(typical, self.typical / self._growth), self.reach * self.typical)
+            self.typical = slow if self.typical else typical
+        if self.longest:
+            self.longest = max(self.longest, min(typical, self.reach * self.longest))
         else:
-            self._longest = max(typical, min(known[-1], length(x) or math.inf)) if len(known) < ENOUGH else typical
-        self._rounds += 1
-        self._reach = self._growth
+            self.longest = max(typical, min(known[-1], length(x) or math.inf)) if len(known) < ENOUGH else typical
+        self.rounds += 1
+        self.reach = self._growth
 
     def unmeasured(self) -> None:
         """Take note of a round whose updates nobody measured."""
-        self._rounds += 1
-        self._reach = min(self._growth * self._reach, REACH)
+        self.rounds += 1
+        self.reach = min(self._growth * self.reach, REACH)
 
     @property
     def _growth(self) -> float:
-        return WARM_UP_GROWTH if self._rounds < WARM_UP else GROWTH
+        return WARM_UP_GROWTH if self.rounds < WARM_UP else GROWTH
 
     def _compared(self, moved: Sequence[float], x: Vec) -> tuple[float, str]:
         """Return the length to compare with, 0 where nothing is known, and words for what it is
@@ -201,16 +189,16 @@ class NormFilter:
         if len(moved) >= ENOUGH:
             return self._slow(_lower_median(moved), _lower_median(moved), "")
         least = moved[0] if len(moved) > 1 else 0.0
-        if len(self._last) >= ENOUGH:
-            return self._slow(_lower_median(sorted(self._last.values())), least, _PAST)
-        if self._longest:
-            return self._unless_all(self._longest, least, _PAST)
+        if len(self.last) >= ENOUGH:
+            return self._slow(_lower_median(sorted(self.last.values())), least, _PAST)
+        if self.longest:
+            return self._unless_all(self.longest, least, _PAST)
         if len(moved) > 1 and (model := length(x)):
             return max(least, model), ""
         return 0.0, ""
 
     def _slow(self, typical: float, least: float, of: str) -> tuple[float, str]:
-        held = min(typical, self._reach * self._typical) if self._typical else typical
+        held = min(typical, self.reach * self.typical) if self.typical else typical
         return self._unless_all(held, least, of if held == typical else _PAST)
 
     def _unless_all(self, typical: float, least: float, of: str) -> tuple[float, str]:

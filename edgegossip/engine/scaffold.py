@@ -45,7 +45,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgegossip.codecs.base import Codec
 from edgegossip.codecs.checks import all_finite
@@ -54,7 +53,6 @@ from edgegossip.types import NodeId, Vec
 
 RATE_RATIO = 1000.0  # K gamma of boards differ by less
 TURNS = 10  # of N boards drawn at random, one a round or more, hardly any waits so long
-_OF, _HEARD = "of/", "heard/"  # in a snapshot: c_i, what its board counts for, and when it was heard
 
 
 def way_of(codec: Codec[Any], values: int) -> float:
@@ -123,14 +121,11 @@ class ControlVariates:
             mean[: self._trained] += np.float32(self._heard[name][0] / total) * self._own[name]
         self.mean = mean
 
-    def snapshot(self) -> dict[str, NDArray[Any]]:
+    def snapshot(self) -> Mapping[str, Any]:
         """Return the state; arrays in it are not written to afterwards."""
-        heard = {_HEARD + name: np.array([weight, since]) for name, (weight, since) in self._heard.items()}
-        return {**heard, **{_OF + name: own for name, own in self._own.items()}}
+        return {"of": dict(self._own), "heard": dict(self._heard)}
 
-    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
         """Go on from what `snapshot` gave."""
-        self._own = {path.removeprefix(_OF): own for path, own in snapshot.items() if path.startswith(_OF)}
-        heard = {path.removeprefix(_HEARD): pair for path, pair in snapshot.items() if path.startswith(_HEARD)}
-        self._heard = {name: (float(heard[name][0]), int(heard[name][1])) for name in sorted(heard)}
+        self._own, self._heard = dict(snapshot["of"]), dict(snapshot["heard"])
         self._average()

@@ -133,12 +133,13 @@ class _Asking:
 
 @dataclass(slots=True)
 class _FinalEvaluation:
-    """Follows the search for a board that evaluates the final model."""
+    """Follows the search for boards that evaluate the final model."""
 
     frame: Frame
-    faults: dict[NodeId, str] = field(default_factory=dict)
+    faults: dict[NodeId, str]
+    everywhere: bool  # all boards are asked next, not one
     absences: Counter[NodeId] = field(default_factory=Counter)
-    name: NodeId = ""  # who has been asked
+    names: list[NodeId] = field(default_factory=list)  # who has been asked
 
 
 class ServerEngine:
@@ -410,30 +411,8 @@ class ServerEngine:
             self._effects.append(EvaluateHere(self.model, None))
             return self._go(self._evaluating_at_last)
         assert frame is not None
-        self._final = _FinalEvaluation(frame, dict(self._evaluations.without))
-        able = [m for m in self._boards.up() if not m.busy and m.name not in self._final.faults]
-        if self._plan.evaluates_everywhere and able:
-            instructions = {member.address: Evaluate(frame) for member in able}
-            return self._ask_and_wait(instructions, "final evaluation", self._patience_s, 0, self._all_have_evaluated)
+        self._final = _FinalEvaluation(frame, dict(self._evaluations.without), self._plan.evaluates_everywhere)
         return self._go(self._looking_for_evaluator)
-
-    def _all_have_evaluated(self) -> bool:
-        """Take the mean of what came; where nothing did, one board after the other is asked."""
-        final, found = self._final, dict[NodeId, Metrics]()
-        assert final is not None
-        for name, (_, answer) in sorted(self._answers().items()):
-            metrics, reason = self._evaluation_in(answer)
-            if metrics is not None:
-                found[name] = metrics
-            elif reason:
-                final.faults[name] = reason
-        if not found:
-            return self._go(self._looking_for_evaluator)
-        if faults := {n: reason for n, reason in final.faults.items() if n not in self._evaluations.without}:
-            said = "; ".join(f"{name}: {reason}" for name, reason in faults.items())
-            self._log("not-evaluated", f"the final evaluation is without {said}", missing=",".join(faults))
-        self._evaluations.record_all(self.round - 1, found)
-        return self._complete()
 
     def _evaluating_at_last(self) -> bool:
         if self._evaluated is None:
@@ -442,16 +421,15 @@ class ServerEngine:
         return self._complete()
 
     def _looking_for_evaluator(self) -> bool:
-        """Ask one board after the other to evaluate the final model, which is safe by then, until
-        one has."""
+        """Have the final model evaluated, which is safe by then: by all boards where each has a
+        test set of its own. Where nobody did, one after the other is asked, until one has."""
         final = self._final
         assert final is not None
         up = [m for m in self._boards.up() if m.name not in final.faults]
-        if ready := [m.name for m in up if not m.busy]:
-            final.name = self._evaluations.next_board(ready)
-            member = self._boards.by_name(final.name)
-            assert member is not None
-            instructions = {member.address: Evaluate(final.frame)}
+        if ready := {m.name: m.address for m in up if not m.busy}:
+            final.names = list(ready) if final.everywhere else [self._evaluations.next_board(list(ready))]
+            final.everywhere = False
+            instructions = {ready[name]: Evaluate(final.frame) for name in final.names}
             return self._ask_and_wait(instructions, "final evaluation", self._patience_s, 0, self._evaluator_answered)
         # Busy boards are waited for as any answer is, absent ones for `return_s`.
         names = [m.name for m in up] or [n for n in self._boards.absent if n not in final.faults]
@@ -462,21 +440,32 @@ class ServerEngine:
         return False
 
     def _evaluator_answered(self) -> bool:
-        final, asking = self._final, self._asking
+        final, asking, found = self._final, self._asking, dict[NodeId, Metrics]()
         assert final is not None and asking is not None
-        name, (_, answer) = final.name, self._answers().get(final.name, (0, None))
-        found, reason = self._evaluation_in(answer)
-        if found is not None:
-            self._evaluations.record(self.round - 1, found)
+        answers = self._answers()
+        for name in sorted(final.names):
+            answer = answers.get(name, (0, None))[1]
+            metrics, reason = self._evaluation_in(answer)
+            if metrics is not None:
+                found[name] = metrics
+                continue
+            if answer is None and (member := self._boards.by_name(name)) is not None and member.busy:
+                reason = f"no answer for {asking.deadline_s:g} s"
+            final.absences[name] += 1
+            if reason:
+                final.faults[name] = reason
+            elif final.absences[name] >= ABSENCES:  # it went away, and may come back: but not for ever
+                final.faults[name] = "it went away"
+        if not found:
+            return self._go(self._looking_for_evaluator)
+        if not self._plan.evaluates_everywhere:
+            self._evaluations.record(self.round - 1, *found.values())
             return self._complete()
-        if answer is None and (member := self._boards.by_name(name)) is not None and member.busy:
-            reason = f"no answer for {asking.deadline_s:g} s"
-        final.absences[name] += 1
-        if reason:
-            final.faults[name] = reason
-        elif final.absences[name] >= ABSENCES:  # it went away, and may come back: but not for ever
-            final.faults[name] = "it went away"
-        return self._go(self._looking_for_evaluator)
+        if faults := {n: reason for n, reason in final.faults.items() if n not in self._evaluations.without}:
+            said = "; ".join(f"{name}: {reason}" for name, reason in faults.items())
+            self._log("not-evaluated", f"the final evaluation is without {said}", missing=",".join(faults))
+        self._evaluations.record_all(self.round - 1, found)
+        return self._complete()
 
     def _evaluation_in(self, answer: Answer | None) -> tuple[Metrics | None, str]:
         """Return what an answer found, or why it found nothing; "" of a board that went away."""

@@ -6,10 +6,8 @@ Pure: classes here say what is to be logged or recorded by calling what they wer
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
-
-from numpy.typing import NDArray
 
 from edgegossip.agreement import Agreement
 from edgegossip.engine.plausible import ServerLevels
@@ -21,18 +19,16 @@ Value: TypeAlias = float | int | str | bool | None
 Log: TypeAlias = Callable[..., None]  # (event, text, **fields)
 Record: TypeAlias = Callable[[NodeId, Round, Mapping[str, Value]], None]
 
-FORMAT = 1
-
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Holds a run between two rounds: everything that another process needs to go on. Plain
-    values."""
+    """Holds a run between two rounds: everything that another process needs to go on. Checkpoints
+    keep it as it is."""
 
     round: Round  # to play next
     model: Vec  # float32[n]
     reference: Vec | None = None  # float32[n], what boards trained from in the round before; None where it is the model
-    strategy: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    strategy: Mapping[str, Any] = field(default_factory=dict)  # `Combiner.snapshot`
     levels: ServerLevels | None = None
     evaluations: int = 0  # asked for so far
     evaluate_next: Round | None = None  # the model after this round is to be evaluated
@@ -44,71 +40,14 @@ class Progress:
     best: tuple[float, Round] | None = None  # the merit of the best evaluation, and of which round
     since_best: int = 0  # evaluations that were not better, in a row
 
-    def plain(self) -> dict[str, Any]:
-        """Return arrays, numbers and texts only."""
-        levels = self.levels
-        return {
-            "format": FORMAT,
-            "round": self.round,
-            "model": self.model,
-            "reference": self.reference,
-            "strategy": dict(self.strategy),
-            "levels": None if levels is None else _plain_levels(levels),
-            "evaluations": self.evaluations,
-            "evaluate_next": self.evaluate_next,
-            "instance": self.instance,
-            "examples": dict(self.examples),
-            "agreement": dict(self.agreement.facts),
-            "best": None if self.best is None else list(self.best),
-            "since_best": self.since_best,
-            "records": {name: [round, dict(values)] for name, (round, values) in self.records.items()},
-            "corrections": dict(self.corrections),
-        }
-
-    @classmethod
-    def from_plain(cls, found: Any, layout: Layout, levels: ServerLevels | None) -> Progress:
-        """Read what `plain` gave.
-
-        `levels`: as a run begins with them. Raises DataError when it is not of a run of this
-        model."""
+    def check(self, layout: Layout) -> None:
+        """Raise DataError when it is not of a run of this model."""
         try:
-            if found["format"] != FORMAT:
-                raise DataError(f"the checkpoint has format {found['format']}, this edgegossip reads {FORMAT}")
-            corrections = dict(found.get("corrections", {}))
-            for vec in (found["model"], found["reference"], *corrections.values()):
+            for vec in (self.model, self.reference, *self.corrections.values()):
                 if vec is not None:
                     layout.check(vec)
-            if levels is not None and found["levels"] is not None:
-                loss, first, count, lr, claims, sent_bits = found["levels"]
-                first_claims = None if claims is None else tuple((float(f), float(eta)) for f, eta in claims)
-                pair = (float(first[0]), float(first[1])) if first else None
-                levels = replace(
-                    levels, loss=loss, first=pair, levels=count, lr=lr, first_claims=first_claims, sent_bits=sent_bits
-                )
-            best = found.get("best")  # not there: of an earlier version
-            return cls(
-                int(found["round"]),
-                found["model"],
-                found["reference"],
-                found["strategy"],
-                levels,
-                int(found["evaluations"]),
-                found["evaluate_next"],
-                {name: (int(round), dict(values)) for name, (round, values) in found["records"].items()},
-                str(found["instance"]),
-                {name: float(claim) for name, claim in found["examples"].items()},
-                Agreement(found["agreement"]),
-                corrections,
-                None if best is None else (float(best[0]), int(best[1])),
-                int(found.get("since_best", 0)),
-            )
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError, UsageError) as error:
+        except UsageError as error:
             raise DataError(f"the coordinator's checkpoint cannot be used: {error}") from None
-
-
-def _plain_levels(levels: ServerLevels) -> list[Any]:
-    first_claims = None if levels.first_claims is None else [list(pair) for pair in levels.first_claims]
-    return [levels.loss, list(levels.first or ()), levels.levels, levels.lr, first_claims, levels.sent_bits]
 
 
 class BoardRecords:

@@ -15,8 +15,6 @@ from typing import Any, Protocol
 from edgegossip.checkpoint.registry import RunContext
 from edgegossip.checkpoint.store import Store
 from edgegossip.checkpoint.writer import Writer
-from edgegossip.codecs.base import Codec
-from edgegossip.engine.plausible import ServerLevels
 from edgegossip.engine.server_records import Progress
 from edgegossip.layout import Layout
 from edgegossip.recipe import CheckpointSection
@@ -79,20 +77,6 @@ class _Checkpointer:
 class CoordinatorCheckpointer(_Checkpointer):
     """Keeps the progress of one run for its coordinator."""
 
-    def __init__(
-        self,
-        folder: Path,
-        layout: Layout,
-        run_id: bytes,
-        members: tuple[NodeId, ...],
-        codec: Codec[Any],
-        section: CheckpointSection,
-        sink: Sink,
-        name: NodeId = "coordinator",
-    ) -> None:
-        super().__init__(name, folder, layout, run_id, members, section, sink)
-        self._codec = codec
-
     def load(self) -> Progress | None:
         """Return where to go on; None at the very start.
 
@@ -100,12 +84,15 @@ class CoordinatorCheckpointer(_Checkpointer):
         found = self._load(RunContext(layout=self._layout))
         if found is None:
             return None
-        return Progress.from_plain(found.value, self._layout, ServerLevels.of(self._codec))
+        if not isinstance(found.value, Progress):
+            raise DataError(f"checkpoint {found.path} is none of a coordinator")
+        found.value.check(self._layout)
+        return found.value
 
     def save(self, progress: Progress) -> None:
         """Keep the progress after a round."""
         if self._every and progress.round % self._every == 0:
-            self._writer.offer(progress.round, progress.plain(), tensors=self._layout.plain())
+            self._writer.offer(progress.round, progress, tensors=self._layout.plain())
 
     def make_room(self) -> bool:
         """Keep only the newest checkpoint, for the final model on a full disk; return whether

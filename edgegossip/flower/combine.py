@@ -10,6 +10,8 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import asdict
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,7 +19,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Bulyan, FedAvg, FedTrimmedAvg, Strategy
-from numpy.typing import NDArray
 from typing_extensions import override
 
 from edgegossip.choices import did_you_mean
@@ -28,9 +29,6 @@ from edgegossip.engine.combine import (
     Mean,
     WeightedUpdate,
     length_of_trained,
-    lengths_as_arrays,
-    lengths_in,
-    without_lengths,
 )
 from edgegossip.engine.plausible import NormFilter, length
 from edgegossip.engine.server_boards import wanted
@@ -186,42 +184,28 @@ class StrategyAdapter(Combiner):
         return Message(RecordDict({ARRAYS: record, "metrics": metrics}), reply_to=question)
 
     @override
-    def snapshot(self) -> dict[str, NDArray[Any]]:
+    def snapshot(self) -> Mapping[str, Any]:
         """Return the arrays that the strategy keeps in its attributes: moments, momentum, its own
         copy of the model."""
-        found = lengths_as_arrays(self._proportion.memory)
-        for name, value in vars(self._strategy).items():
-            for key, array in _arrays(value):
-                found[f"{name}/{key}"] = array
-        return found
+        kept = {name: _plain(value) for name, value in vars(self._strategy).items()}
+        return {"lengths": asdict(self._proportion), "strategy": {k: v for k, v in kept.items() if v is not None}}
 
     @override
-    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        grouped: dict[str, dict[str, NDArray[Any]]] = {}
-        self._proportion.restore(lengths_in(snapshot))
-        for path, array in without_lengths(snapshot).items():
-            name, _, key = path.partition("/")
-            grouped.setdefault(name, {})[key] = array
-        for name, arrays in grouped.items():
-            if all(key.startswith("#") for key in arrays):
-                setattr(self._strategy, name, [arrays[f"#{k}"] for k in range(len(arrays))])
-            elif any(key.startswith("@") for key in arrays):
-                record = ArrayRecord({key[1:]: Array(np.ascontiguousarray(a)) for key, a in arrays.items()})
-                setattr(self._strategy, name, record)
-            else:
-                setattr(self._strategy, name, dict(arrays))
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self._proportion = NormFilter(**snapshot["lengths"])
+        for name, value in snapshot["strategy"].items():
+            if isinstance(value, tuple):
+                value = ArrayRecord({key: Array(np.ascontiguousarray(array)) for key, array in value})
+            setattr(self._strategy, name, value)
 
 
-def _arrays(value: Any) -> list[tuple[str, NDArray[Any]]]:
-    """Return the arrays in an attribute: of a dict by key, of a list as #0, #1, ..., of an
-    ArrayRecord as @name."""
+def _plain(value: Any) -> Any:
+    """Return an attribute with arrays as checkpoints keep it, an ArrayRecord as pairs; None for any
+    other."""
     if isinstance(value, ArrayRecord):
-        return [(f"@{k}", a.numpy()) for k, a in value.items()]
-    if isinstance(value, dict):
-        return [(str(k), a) for k, a in value.items() if isinstance(a, np.ndarray)]
-    if isinstance(value, list) and value and all(isinstance(a, np.ndarray) for a in value):
-        return [(f"#{k}", a) for k, a in enumerate(value)]
-    return []
+        return tuple((key, array.numpy()) for key, array in value.items())
+    of = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return copy(value) if of and all(isinstance(array, np.ndarray) for array in of) else None
 
 
 class BoardGrid(Grid):

@@ -34,12 +34,12 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from edgegossip.choices import choose
+from edgegossip.choices import Range, choose
 from edgegossip.codecs.checks import all_finite
 from edgegossip.gossip.around import Around
 from edgegossip.gossip.base import Action, GossipAlgorithm, NodeView
 from edgegossip.layout import Layout
-from edgegossip.types import ConfigError, LocalUpdate, Vec, replace
+from edgegossip.types import LocalUpdate, Vec, replace
 
 MAX_FACTOR = 0.9999
 
@@ -97,9 +97,7 @@ class WithMomentum(Around[State]):
 
     def __post_init__(self) -> None:
         choose("momentum", self.kind, _FORMS)
-        f = self.factor
-        if isinstance(f, bool) or not isinstance(f, (int, float)) or not 0.0 <= f <= MAX_FACTOR:
-            raise ConfigError(f"momentum factor = {f!r} must be a number from 0 to {MAX_FACTOR}; the usual one is 0.9")
+        Range(0, MAX_FACTOR).check("momentum factor", self.factor, float)
 
     @property
     @override

@@ -35,7 +35,6 @@ here while the rate is constant."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -46,7 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from edgegossip.choices import choose, either
+from edgegossip.choices import Range, choose, either
 from edgegossip.gossip.around import Around
 from edgegossip.gossip.base import Action, GossipAlgorithm, NodeView, Says, Topology
 from edgegossip.gossip.fragments import turn
@@ -58,8 +57,9 @@ from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, LocalUpdate, Vec, replace
 
 MAX_MOMENTUM = 0.9999
-MAX_MERGE = 0.95
+MAX_MERGE = 0.95  # at 1 boards would never meet
 MAX_FRAGMENTS = 64
+MAX_STEP = 1e38
 Memory: TypeAlias = tuple[Vec, ...]  # what an optimiser keeps, float32[trainable_size] each
 
 
@@ -93,29 +93,25 @@ class OuterOptimizer:
             raise ConfigError(
                 "outer.consensus is for heavy-ball and nesterov: how far adam goes does not depend on the way"
             )
-        if not 0.0 <= self.merge <= MAX_MERGE or not (self.merge or not self.overlap):
-            raise ConfigError(
-                f"outer.merge = {self.merge!r} must be a number above 0, up to {MAX_MERGE}: at 0 all that a board computes "
-                "during an exchange is given up, at 1 boards never meet"
-            )
-        if (
-            isinstance(self.fragments, bool)
-            or not isinstance(self.fragments, int)
-            or not 1 <= self.fragments <= MAX_FRAGMENTS
-        ):
-            raise ConfigError(f"outer.fragments = {self.fragments!r} must be a whole number from 1 to {MAX_FRAGMENTS}")
         if self.streams and self.consensus not in (0.0, self.lr):
             raise ConfigError(
                 f"outer.consensus = {self.consensus:g} does not go with outer.{self.streams}: a board trains on from its "
                 "own model, which is not scaled; say 0"
             )
-        within = {"momentum": self.momentum, "betas[0]": self.betas[0], "betas[1]": self.betas[1]}
-        for key, value in within.items():
-            if not 0.0 <= value <= MAX_MOMENTUM:
-                raise ConfigError(f"outer.{key} = {value!r} must be a number from 0 to {MAX_MOMENTUM}")
-        for key, value in {"lr": self.lr, "epsilon": self.epsilon, "consensus": self.consensus or self.lr}.items():
-            if not (math.isfinite(value) and value > 0.0):
-                raise ConfigError(f"outer.{key} = {value!r} must be a number above 0")
+        share, step = Range(0, MAX_MOMENTUM), Range(0.0, MAX_STEP, above=True)
+        limits = {
+            "momentum": (self.momentum, float, share),
+            "betas[0]": (self.betas[0], float, share),
+            "betas[1]": (self.betas[1], float, share),
+            "lr": (self.lr, float, step),
+            "epsilon": (self.epsilon, float, step),
+            "consensus": (self.consensus or self.lr, float, step),
+            "fragments": (self.fragments, int, Range(1, MAX_FRAGMENTS)),
+            # At 0 all that a board computes during an exchange would be given up.
+            "merge": (self.merge, float, Range(0, MAX_MERGE, above=self.overlap)),
+        }
+        for key, (value, kind, allowed) in limits.items():
+            allowed.check(f"outer.{key}", value, kind)
 
     @property
     def streams(self) -> str:

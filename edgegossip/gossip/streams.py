@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from edgegossip.codecs.keys import derive_key
 from edgegossip.frame import Aux, Frame
@@ -38,7 +37,7 @@ RETIRED_INCARNATIONS = 4
 # Full states that one receiver gets in one round; what it asks for beyond comes in the next.
 STATES_A_ROUND = 3
 
-_NO_PARTS: Mapping[int, Any] = {}
+_NO_PARTS: Mapping[int, Frame] = {}
 
 
 @dataclass(frozen=True)
@@ -110,8 +109,7 @@ class InEdge:
     opening: int = 0  # session asked for and not established yet; 0: none
     number: int = 0  # of that session, among those that this process has opened
     asked: Round = -1  # the round in which it was asked for
-    # Of a full state that is not complete: frames. In checkpoints of earlier releases vectors.
-    parts: Mapping[int, Any] = field(default_factory=lambda: _NO_PARTS)
+    parts: Mapping[int, Frame] = field(default_factory=lambda: _NO_PARTS)  # of a full state that is not complete
     parts_of: tuple[int, int, int] = (0, 0, 0)  # its session, position and epoch
 
     @property

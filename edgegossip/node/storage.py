@@ -65,7 +65,7 @@ class Checkpointer:
         workload: Workload,
         folder: Path,
         sink: Sink,
-        files: Files[Any] = OS_FILES,
+        files: Files = OS_FILES,
         threads: Threads = THREADS,
     ) -> None:
         self._spec, self._view, self._workload, self._sink, self._threads = spec, view, workload, sink, threads

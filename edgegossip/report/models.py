@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from edgegossip import recipe as recipes
 from edgegossip.checkpoint.files import OS_FILES
-from edgegossip.checkpoint.format import read, read_meta
-from edgegossip.checkpoint.registry import STATES, RunContext
+from edgegossip.checkpoint.format import Stored
+from edgegossip.checkpoint.registry import RunContext
 from edgegossip.choices import did_you_mean
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.modelfile import BEST, SUFFIXES, BestFile, ModelFile, best_files
@@ -233,7 +233,7 @@ class RunModels:
             try:
                 file = OS_FILES.open(str(path))
                 try:
-                    found[int(read_meta(file)["round"])] = path
+                    found[int(Stored(file).meta["round"])] = path
                 finally:
                     file.close()
             except (DataError, OSError, KeyError, TypeError, ValueError):
@@ -266,13 +266,14 @@ class RunModels:
         try:
             file = OS_FILES.open(str(path))
             try:
-                meta = read_meta(file)
+                stored = Stored(file)
+                meta = stored.meta
                 layout = _layout_of(meta, self.recipe)
                 outside = RunContext(layout=layout)
                 if not self._server:
                     members, run_id = tuple(meta["boards"]), bytes(meta["run"])
                     outside = RunContext.of(make_view(NodeSpec(self.recipe, board, members, run_id), layout))
-                return read(file, STATES, outside)
+                return meta, stored.value(outside)
             finally:
                 file.close()
         except (OSError, KeyError, TypeError, ValueError, EdgegossipError) as error:
@@ -324,7 +325,7 @@ class RunModels:
             there = ", ".join(map(str, sorted({*kept, *best, *([rounds] if final else [])}))) or "none"
             raise ConfigError(f"round {round} of the coordinator is not kept; rounds that are: {there}")
         meta, value = self._opened(kept[round], COORDINATOR)
-        return _VectorSource(round, _layout_of(meta, self.recipe).views(value["model"]), {}, kept[round])
+        return _VectorSource(round, _layout_of(meta, self.recipe).views(value.model), {}, kept[round])
 
 
 class _Source(ABC):

@@ -24,7 +24,7 @@ import numpy as np
 from edgegossip import codecs, gossip
 from edgegossip.checkpoint.files import OS_FILES
 from edgegossip.checkpoint.format import pieces
-from edgegossip.checkpoint.registry import STATES, RunContext
+from edgegossip.checkpoint.registry import RunContext
 from edgegossip.checkpoint.store import Store
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import NodeView
@@ -67,10 +67,10 @@ def plain_write(folder: Path, data: list[bytes | memoryview]) -> None:
 def row(algorithm: str, values: int, folder: Path, repeats: int) -> str:
     state, view = state_of(algorithm, values)
     value = {"state": state, "training": {"momentum": np.ones(values, np.float32)}}
-    every = list(pieces({}, value, STATES))
+    every = list(pieces({}, value))
     size = sum(len(p) for p in every)
     before_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    build = median_ms(lambda: [None for _ in pieces({}, value, STATES)], repeats)
+    build = median_ms(lambda: [None for _ in pieces({}, value)], repeats)
     crc = median_ms(lambda: [zlib.crc32(p) for p in every], repeats)
     store = Store(folder / algorithm, {}, keep=2)
     store.load(RunContext.of(view))

@@ -50,7 +50,7 @@ class _Change:
     inode: Inode | None
 
 
-class FakeDisk(Files[Inode]):
+class FakeDisk(Files):
     """Implements `Files` in memory.
 
     `before(operation, path)` is called before each operation that changes something; what it
@@ -115,7 +115,6 @@ class FakeDisk(Files[Inode]):
         self._begin("sync", "")
         file.synced = bytes(file.content)
 
-    @override
     @override
     def close(self, file: Inode) -> None:
         """Nothing to do."""

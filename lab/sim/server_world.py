@@ -25,7 +25,6 @@ from edgegossip.agreement import Agreement, difference
 from edgegossip.checkpoint.registry import RunContext
 from edgegossip.checkpoint.store import Store
 from edgegossip.engine.combine import Mean, with_control, with_outer
-from edgegossip.engine.plausible import ServerLevels
 from edgegossip.engine.server import ServerEngine
 from edgegossip.engine.server_boards import BoardPresence
 from edgegossip.engine.server_events import (
@@ -335,7 +334,8 @@ class Coordinator:
         found = self._store.load(RunContext(layout=world.plan.layout))
         progress = None
         if found is not None:
-            progress = Progress.from_plain(found.value, world.plan.layout, ServerLevels.of(world.plan.codec))
+            progress = found.value
+            progress.check(world.plan.layout)
         world.note(None, BOOT, 0 if progress is None else progress.round, "the coordinator starts")
         world.ledger.began(progress, world.clock.now)
         uniform, kind = world.plan.weighting == "uniform", world.schedule.settings.combiner
@@ -381,7 +381,7 @@ class Coordinator:
 
             self.disk.before = before
             with contextlib.suppress(InterruptedError):
-                self._store.save(self._writing.plain(), round=self._writing.round)
+                self._store.save(self._writing, round=self._writing.round)
         files = sorted(n for n in self.disk.names(FOLDER) if n.endswith(".ckpt"))
         cut = kind == "coordinator-power-cut"
         self.disk = self.disk.after_power_cut(of(world.schedule.seed, "power")) if cut else self.disk.after_kill()
@@ -494,7 +494,7 @@ class Coordinator:
     def _written(self, process: int, progress: Progress) -> None:
         if process != self.process or not self.alive:
             return
-        self._store.save(progress.plain(), round=progress.round)
+        self._store.save(progress, round=progress.round)
         self._world.ledger.durable = progress.round
         self._world.note(None, WRITE, progress.round, f"what comes before round {progress.round} is durable")
         if self._writing is progress:

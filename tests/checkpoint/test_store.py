@@ -3,7 +3,6 @@ what is not ours."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from pathlib import Path
@@ -12,9 +11,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from edgegossip.checkpoint.files import OsFiles
+from edgegossip.checkpoint.files import Files
 from edgegossip.checkpoint.format import PIECE_BYTES
-from edgegossip.checkpoint.registry import StateRegistry
 from edgegossip.checkpoint.store import Store
 from edgegossip.types import ConfigError, DataError, HostError, UsageError
 from lab.sim.disk import FakeDisk
@@ -41,7 +39,7 @@ class Countdown:
 
 
 def store_on(disk: FakeDisk, keep: int = 2, **identity: object) -> Store:
-    return Store(FOLDER, {**IDENTITY, **identity}, keep=keep, classes=StateRegistry(()), files=disk)
+    return Store(FOLDER, {**IDENTITY, **identity}, keep=keep, files=disk)
 
 
 def value_of(round: int) -> dict[str, object]:
@@ -105,17 +103,6 @@ def test_whatever_is_not_synced_is_lost_and_it_starts_with_what_was_acknowledged
         acknowledged = play(disk, 4)
         assert acknowledged >= first
         assert newest(disk.after_power_cut(rng)) in (acknowledged, acknowledged + 1)
-
-
-def test_killed_at_every_boundary_it_goes_on_and_leaves_nothing_behind() -> None:
-    for at in range(len(operations(4))):
-        disk = FakeDisk(Countdown(at))
-        acknowledged = play(disk, 4)
-        disk = disk.after_kill()
-        assert newest(disk) in (acknowledged, acknowledged + 1)
-        disk = disk.after_kill()
-        play(disk, 3)
-        assert len(disk.names(str(FOLDER))) == 2 and all(n.endswith(".ckpt") for n in disk.names(str(FOLDER)))
 
 
 def test_without_the_sync_of_the_file_or_the_folder_it_would_be_lost() -> None:
@@ -240,7 +227,7 @@ def test_a_read_only_disk_can_be_read() -> None:
 
 def test_what_cannot_be_kept_is_refused_before_the_disk_is_touched() -> None:
     disk = FakeDisk(counter := Countdown(-1))
-    with pytest.raises(UsageError, match=r"the state\['f'\] is a builtins.function, which is not in the table"):
+    with pytest.raises(UsageError, match=r"the state\['f'\] is a builtins:function, which no checkpoint keeps"):
         store_on(disk).save({"f": lambda: 0}, round=1)
     assert not counter.operations
 
@@ -248,7 +235,7 @@ def test_what_cannot_be_kept_is_refused_before_the_disk_is_touched() -> None:
 def test_a_real_folder(tmp_path: Path) -> None:
     large = np.arange(PIECE_BYTES, dtype=np.float64)
     folder = tmp_path / "a" / "b"
-    store = Store(folder, IDENTITY, classes=StateRegistry(()))
+    store = Store(folder, IDENTITY)
     assert store.load() is None
     for round in (1, 2, 3):
         store.save({"x": large + round, "y": large.astype(np.float32)}, round=round)
@@ -256,7 +243,7 @@ def test_a_real_folder(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="another process"):
         Store(folder, IDENTITY).load()
     store.close()
-    store = Store(folder, IDENTITY, classes=StateRegistry(()))
+    store = Store(folder, IDENTITY)
     found = store.load()
     assert found is not None and np.array_equal(found.value["x"], large + 3) and found.meta == {**IDENTITY, "round": 3}
     assert sorted(p.name for p in folder.iterdir()) == ["0000000002.ckpt", "0000000003.ckpt"]
@@ -265,24 +252,12 @@ def test_a_real_folder(tmp_path: Path) -> None:
     assert not list(folder.iterdir())
 
 
-def test_folders_of_a_process_that_was_killed_before_it_synced_them_are_synced_by_the_next() -> None:
-    for at in range(12):
-        disk = FakeDisk(Countdown(at))
-        with contextlib.suppress(Cut):
-            store_on(disk).save(value_of(1), round=1)
-        disk = disk.after_kill()
-        disk.before = lambda operation, path: None
-        store_on(disk).save(value_of(2), round=2)
-        found = [store_on(disk.after_power_cut(Random(seed))).load() for seed in range(20)]
-        assert all(f is not None and f.meta["round"] == 2 for f in found), f"cut before operation {at}"
-
-
 def test_the_real_one_syncs_folders_that_are_there_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced, fsync = list[str](), os.fsync
     monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), fsync(fd)))
     folder = tmp_path / "runs" / "one" / "checkpoint" / "board-0"
     (tmp_path / "runs" / "one").mkdir(parents=True)  # by a process that was killed
-    store = Store(folder, IDENTITY, classes=StateRegistry(()), files=OsFiles())
+    store = Store(folder, IDENTITY, files=Files())
     store.save(value_of(1), round=1)
     names = (folder, *folder.parents[: len(folder.parents) - len(tmp_path.parents)])
     assert {str(name.parent) for name in names} <= set(synced)

@@ -101,15 +101,6 @@ def test_a_day_takes_no_more_bytes_than_it_may_and_they_are_those_on_the_disk() 
     assert sum(sizes[:-2]) <= 10_000 * took_s
 
 
-def test_no_round_waits_for_bytes_that_are_spent_and_the_last_one_is_written() -> None:
-    disk = FakeDisk()
-    _, writer = make(disk, slack_s=0.0, daily_bytes=1.0)
-    for round in range(1, 10):
-        writer.offer(round, "more")
-        writer.ready()
-    assert writer.durable == 1 and writer.close(PATIENCE_S) and kept(disk) == [1, 9]
-
-
 def test_an_offer_waits_until_the_one_before_is_durable() -> None:
     disk = FakeDisk(latch := Latch())
     _, writer = make(disk, slack_s=0.0, patience_s=PATIENCE_S)
@@ -207,7 +198,7 @@ def test_a_state_that_cannot_be_kept_is_said_and_not_tried_again() -> None:
     for round in range(5):
         writer.offer(round, object())
     writer.close(PATIENCE_S)
-    assert events.names() == ["checkpoint-failed"] and "which is not in the table" in events[0][1]
+    assert events.names() == ["checkpoint-failed"] and "which no checkpoint keeps" in events[0][1]
 
 
 def test_a_mistake_of_the_program_is_named_and_holds_nobody() -> None:

@@ -55,7 +55,7 @@ from edgegossip.engine.server_events import (
 from edgegossip.engine.server_frames import Channel, Replica, Uplink
 from edgegossip.engine.server_records import Progress
 from edgegossip.frame import Frame, Limits
-from edgegossip.types import EdgegossipError, NodeId, Round, RunError, Vec
+from edgegossip.types import EdgegossipError, NodeId, Round, Vec
 from tests.engine import toy
 from tests.engine.boards import check_subject
 
@@ -74,9 +74,8 @@ class Board:
 
     late: the answer comes when the next question goes out to anybody; lost: it never comes although
     the board lives on; away: the process vanishes in its middle, and another is there at once
-    (after `back_s`); ghost: the same, but the transport takes the old process for alive; twice: the
-    answer comes twice; spoil: what becomes of it. `silent`: (from, until) in seconds without a
-    heartbeat."""
+    (after `back_s`); ghost: the same, but the transport takes the old process for alive;
+    spoil: what becomes of it. `silent`: (from, until) in seconds without a heartbeat."""
 
     name: NodeId
     workload: Any
@@ -91,7 +90,6 @@ class Board:
     lost: frozenset[Round] = frozenset()
     away: frozenset[Round] = frozenset()
     ghost: frozenset[Round] = frozenset()
-    twice: frozenset[Round] = frozenset()
     gone: frozenset[Round] = frozenset()  # the transport answers in its place
     fetches_s: float = 0.0  # of the time that it takes, a large question comes to it piece by piece for so long
     trickles: bool = False  # its answers come in piece by piece all the time that they take
@@ -136,10 +134,6 @@ class Board:
             sent = b"".join(wire.build(self.uplink.frame(update, frame.round, frame.aux)))
             self.answered = (frame.round, model, sent)
         return frame.round, self.spoil.get(frame.round, lambda r: r)(BoardAnswer(self.answered[2], found))
-
-
-class Crash(Exception):
-    """The coordinator has been killed."""
 
 
 class Run:
@@ -333,8 +327,6 @@ class Run:
                 self.at(tenth / 10, Delivering())
             for tenth in range(1, int(10 * board.takes_s)) if board.trickles else ():
                 self.at(tenth / 10, Arriving(frozenset({question.number})))
-            if round in board.twice:
-                self.at(board.takes_s + 0.01, event)
 
 
 def with_frame(change: Callable[[Frame], Frame]) -> Spoil:
@@ -350,6 +342,3 @@ def with_frame(change: Callable[[Frame], Frame]) -> Spoil:
 
 def garbage(result: BoardAnswer) -> BoardAnswer:
     return replace(result, frame=b"garbage")
-
-
-__all__ = ["FINAL", "RUN_ID", "Board", "Crash", "Run", "RunError", "garbage", "with_frame"]

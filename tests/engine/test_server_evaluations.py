@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -13,24 +12,9 @@ from edgegossip.engine.plausible import Losses
 from edgegossip.engine.server_evaluations import Evaluations
 from edgegossip.engine.server_events import ServerPlan
 from edgegossip.engine.server_frames import COORDINATOR
-from edgegossip.engine.server_records import Value
-from edgegossip.types import Metrics, NodeId, Round
+from edgegossip.types import Metrics, Round
+from tests.engine.conftest import Written
 from tests.engine.toy import LAYOUT
-
-
-class Written:
-    """Records that have been written."""
-
-    def __init__(self) -> None:
-        self.all: list[tuple[NodeId, Round, Mapping[str, Value]]] = []
-
-    def __call__(self, node: NodeId, round: Round, values: Mapping[str, Value]) -> None:
-        self.all.append((node, round, values))
-
-
-@pytest.fixture
-def written() -> Written:
-    return Written()
 
 
 def plan(after: set[Round], **more: Any) -> ServerPlan:

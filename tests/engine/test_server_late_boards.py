@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgegossip.engine.server_events import Ask, BoardAnswer, Effect, Evaluate, Hello, ProcessEnded, Question, Stop
+from edgegossip.engine.server_events import Ask, BoardAnswer, Effect, Evaluate, ProcessEnded, Stop
 from edgegossip.types import DecodeError, Metrics, PeerError, RunError, Vec
 from tests.engine.fleet import FINAL, Run, garbage
 
@@ -44,22 +44,6 @@ def test_a_round_with_an_evaluation_ends_at_its_quorum_and_takes_what_a_late_ans
     assert run.evaluations().keys() == set(range(6)) and not run.texts("not-evaluated")
 
 
-def test_a_round_with_an_evaluation_ends_at_its_deadline_and_another_board_evaluates() -> None:
-    run = Run(rounds=36, deadline_s=0.1, every=18)
-    run.boards[0].lost = frozenset({18})
-    for board in run.boards:
-        board.takes_s = 0.09
-    run.play()
-    assert run.texts("suspect") == ["round 18: went on without board-0: no answer for 0.1 s"]
-    (refused,) = run.texts("refused")
-    assert (
-        refused == "round 18: gave up on board-0: it is alive, and its answer has not come for 1 s; it is asked again"
-    )
-    assert not run.texts("not-evaluated") and len(run.evaluations()) == 2
-    assert 17 < min(run.evaluations()) < 35 == max(run.evaluations())
-    assert run.boards[0].trained[-1] == 35 and len(run.boards[0].trained) < 36  # it is asked again
-
-
 def test_an_evaluation_that_nobody_does_is_named_and_the_run_goes_on_to_its_model() -> None:
     run = Run(rounds=60, deadline_s=0.1, every=15)
     for board in run.boards:
@@ -82,23 +66,6 @@ def test_the_final_model_is_handed_over_before_it_is_evaluated_by_whoever_answer
     assert not run.evaluated_before and run.evaluations().keys() == {2}
     went_on = "final evaluation: went on without board-{}: no answer for 1 s"
     assert sorted(run.texts("suspect")) == [went_on.format(k) for k in range(3)]
-
-
-def test_a_board_that_goes_away_from_the_final_evaluation_may_come_back_but_not_for_ever() -> None:
-    run = Run(boards=1, rounds=1)
-    run.boards[0].gone = frozenset({FINAL})
-    run.play()
-    assert run.texts("not-evaluated") == ["the model after round 0 is not evaluated (board-0: it went away)"]
-
-
-@pytest.mark.no_cover
-def test_a_board_that_loses_all_answers_is_given_up_on_after_ever_longer_times() -> None:
-    """Until it answers again."""
-    run = Run(rounds=100, quorum=3, every=100, deadline_s=0.1)
-    run.boards[2].lost = frozenset({*range(1, 61), *range(70, 100)})
-    run.play()
-    waits = [float(text.split("has not come for ")[1].split(" s")[0]) for text in run.texts("refused")]
-    assert waits[:3] == [1.0, 2.0, 1.0]
 
 
 def test_rounds_without_a_usable_update_end_the_run() -> None:
@@ -162,14 +129,6 @@ def test_the_deadline_counts_from_when_a_large_model_has_gone_down(fetches_s: fl
     assert run.used[0] == (3 if why else 4)
 
 
-def test_boards_that_are_needed_are_waited_for_longer_than_the_deadline() -> None:
-    run = Run(boards=3, rounds=4, min_nodes=2, every=4, deadline_s=0.1)
-    for board in run.boards[1:]:
-        board.takes_s = 0.35
-    run.play()
-    assert len(run.saved) == 4 and run.texts("late") and not run.texts("refused")
-
-
 def test_boards_that_never_answer_end_the_run_with_the_key_to_raise() -> None:
     run = Run(boards=2, rounds=9, deadline_s=0.05)
     for board in run.boards:
@@ -188,14 +147,6 @@ def test_a_quorum_that_is_lost_is_waited_for_and_regained() -> None:
     assert run.used.count(3) >= 199 and len(run.rounds) == 200
     waits = [text for text in run.texts("waiting") if "to come back" in text]
     assert waits and waits[0] == "waiting for board-1 to come back for 5 s"
-
-
-def test_a_quorum_that_stays_lost_ends_the_run_after_its_time() -> None:
-    run = Run(boards=3, rounds=2000, min_nodes=3, every=200, return_s=60.0)
-    run.boards[1].silent = (3.0, 1e9)
-    with pytest.raises(RunError, match=r"2 of the 3 boards .*\(board-1: no sign of life for 6 s\)"):
-        run.play()
-    assert 165.0 < run.now_s - 3.0 < 175.0
 
 
 @pytest.mark.parametrize("min_nodes", [2, 3])
@@ -290,29 +241,6 @@ def test_a_board_that_goes_away_with_the_final_evaluation_is_asked_again_but_not
     assert for_ever.texts("not-evaluated") == ["the model after round 1 is not evaluated (board-0: it went away)"]
 
 
-def test_a_final_evaluation_with_nobody_there_is_missing_and_the_run_complete() -> None:
-    run = Run(boards=2, rounds=2, every=2, min_nodes=1)
-    run.boards[0].away = run.boards[1].away = frozenset({FINAL})
-    for board in run.boards:
-        board.back_s = 1e9
-    run.play()
-    (text,) = run.texts("not-evaluated")
-    assert "of the 1 boards that server.min_nodes asks for are left" in text and run.completed
-
-
-def test_profiles_come_with_later_answers_and_make_records_of_boards() -> None:
-    run = Run(boards=2, rounds=4, every=4, records_boards=True)
-    for k in range(1, 4):
-        run.boards[0].spoil[k] = lambda r, k=k: replace(r, profile=(k - 1, {"time/compute_s": 0.5 + k}))  # type: ignore[misc]
-    run.boards[1].spoil = {2: lambda r: replace(r, profile=DecodeError("the profile makes no sense"))}
-    run.play()
-    records = [(step, v.get("time/compute_s")) for who, step, v in run.records if who == "board-0"]
-    assert records == [(0, 1.5), (1, 2.5), (2, 3.5), (3, None)]
-    assert [step for who, step, _ in run.records if who == "board-1"] == [0, 1, 2, 3]
-    assert run.texts("refused") == ["refused the profile of board-1: the profile makes no sense"]
-    assert [p.records["board-0"][0] for p in run.saved] == [0, 1, 2, 3]
-
-
 def test_a_late_answer_that_is_an_error_or_a_lie_is_logged_and_harms_nothing() -> None:
     def fail(result: BoardAnswer) -> BoardAnswer:
         raise PeerError("out of memory")
@@ -356,33 +284,6 @@ def test_whom_the_transport_takes_for_gone_is_not_refused() -> None:
         board.gone = frozenset({1, 2, 3})
     with pytest.raises(RunError, match="no usable update for 3 rounds; all boards went away before they had answered"):
         nobody.play()
-
-
-def test_a_board_that_takes_long_to_get_ready_gets_one_hello() -> None:
-    run, hellos = Run(boards=2, rounds=2), list[str]()
-    run.boards[1].hello_s = 9.0
-    run.on_effect = lambda effect: hellos.extend("hello" for _ in _hellos(effect))
-    run.play()
-    assert len(hellos) == 2 and run.texts("waiting") == ["waiting 1/2: missing board-1"]
-
-
-def _hellos(effect: Effect) -> list[Question]:
-    return [q for q in effect.questions if isinstance(q.instruction, Hello)] if isinstance(effect, Ask) else []
-
-
-def test_boards_with_test_sets_of_their_own_evaluate_together() -> None:
-    def alone(k: int) -> dict[int, float]:
-        run = Run(rounds=4, boards=4)
-        for j, board in enumerate(run.boards):
-            board.workload.evaluate = lambda x, n, j=j: Metrics(float(np.mean(x**2)) + j, 0 if k not in (j, -1) else 10)  # type: ignore
-        run.plan = replace(run.plan, evaluates_everywhere=True)
-        run.play()
-        return run.evaluations()
-
-    together = alone(-1)
-    assert together.keys() == {0, 1, 2, 3}
-    for step, loss in together.items():
-        assert loss == pytest.approx(np.mean([alone(k)[step] for k in range(4)]))
 
 
 def test_a_final_evaluation_by_all_is_of_those_that_can() -> None:

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 from edgegossip.engine.server_events import Better
-from edgegossip.engine.server_records import Progress
 from edgegossip.types import Metrics
 from tests.engine.fleet import Run
-from tests.engine.toy import LAYOUT
 
 
 def played(scores: Sequence[Mapping[str, float]], loss: float = 1.0, **plan: Any) -> Run:
@@ -57,13 +55,6 @@ def test_patience_goes_by_the_score_and_the_way_that_it_is_better(
 ) -> None:
     run = played(scores, rounds=9, patience=2 if scores is not CURVE else 5, better=better)
     assert len(run.rounds) == rounds
-
-
-def test_a_checkpoint_of_an_earlier_version_knows_of_no_best_evaluation() -> None:
-    plain = Progress(3, np.zeros(LAYOUT.size, np.float32), best=(0.5, 1), since_best=2).plain()
-    earlier = {key: value for key, value in plain.items() if key not in ("best", "since_best")}
-    found = Progress.from_plain(earlier, LAYOUT, None)
-    assert (found.best, found.since_best) == (None, 0)
 
 
 @pytest.mark.parametrize("everywhere", [False, True])

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edgegossip.engine.server_records import BoardRecords, Progress, Value
+from edgegossip.engine.server_records import BoardRecords, Progress
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.types import DataError, DecodeError, NodeId, Round
+from tests.engine.conftest import Written
 from tests.engine.toy import LAYOUT
 
 FRAME = Frame(Kind.UPDATE, 1, b"", LAYOUT.hash, b"r" * 16, 0, 1, 1, b"12345678", {Aux.LOSS: 0.5, Aux.EXAMPLES: 8.0})
 
 
-class Written:
-    """Records that have been written."""
-
-    def __init__(self) -> None:
-        self.all: list[tuple[NodeId, Round, Mapping[str, Value]]] = []
-
-    def __call__(self, node: NodeId, round: Round, values: Mapping[str, Value]) -> None:
-        self.all.append((node, round, values))
-
-    @property
-    def rows(self) -> list[tuple[NodeId, Round, Any, Any]]:
-        return [(who, step, v.get("time/compute_s"), v.get("net/payload_bytes")) for who, step, v in self.all]
-
-
-@pytest.fixture
-def written() -> Written:
-    return Written()
+def rows(written: Written) -> list[tuple[NodeId, Round, Any, Any]]:
+    return [(who, step, v.get("time/compute_s"), v.get("net/payload_bytes")) for who, step, v in written.all]
 
 
 @pytest.fixture
@@ -42,13 +27,13 @@ def records(written: Written) -> BoardRecords:
 
 def test_a_round_has_the_profile_that_comes_with_the_next_answer(records: BoardRecords, written: Written) -> None:
     records.used("pi", 0, FRAME)
-    assert written.rows == []
+    assert rows(written) == []
     assert records.answered("pi", (0, {"time/compute_s": 1.5, "net/sent_bytes": 900})) is None
-    assert written.rows == [("pi", 0, 1.5, 8)] and written.all[0][2]["net/sent_bytes"] == 900
+    assert rows(written) == [("pi", 0, 1.5, 8)] and written.all[0][2]["net/sent_bytes"] == 900
     records.used("pi", 1, FRAME)
     records.answered("pi", (1, {"time/compute_s": 2.5}))
     records.end()
-    assert written.rows[1:] == [("pi", 1, 2.5, 8)]
+    assert rows(written)[1:] == [("pi", 1, 2.5, 8)]
 
 
 def test_without_a_profile_a_round_has_what_the_update_said(records: BoardRecords, written: Written) -> None:
@@ -57,7 +42,7 @@ def test_without_a_profile_a_round_has_what_the_update_said(records: BoardRecord
     records.used("pi", 1, FRAME)
     assert records.answered("pi", (0, {"time/compute_s": 9.0})) is None  # of an earlier round: not this one's
     records.end()
-    assert written.rows == [("pi", 0, None, 8), ("pi", 1, None, 8)]
+    assert rows(written) == [("pi", 0, None, 8), ("pi", 1, None, 8)]
 
 
 def test_a_profile_that_makes_no_sense_is_logged_and_costs_nothing_else(
@@ -71,16 +56,9 @@ def test_a_profile_that_makes_no_sense_is_logged_and_costs_nothing_else(
     assert len(written.all) == 3
 
 
-@pytest.mark.parametrize(
-    "wrong", [{}, {"format": 2}, {"format": 1, "round": 1, "model": np.zeros(3, np.float32), "reference": None}]
-)
-def test_progress_of_something_else_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(DataError):
-        Progress.from_plain(wrong, LAYOUT, None)
-
-
-def test_what_is_no_agreement_is_refused_as_well() -> None:
-    plain = Progress(3, np.zeros(LAYOUT.size, np.float32)).plain()
-    for wrong in (None, [], {"target": 9}, {"unheard of": "x"}, {1: "x"}):
-        with pytest.raises(DataError, match="cannot be used"):
-            Progress.from_plain({**plain, "agreement": wrong}, LAYOUT, None)
+def test_progress_of_another_model_is_refused() -> None:
+    short, x = np.zeros(3, np.float32), np.zeros(LAYOUT.size, np.float32)
+    Progress(1, x, x, corrections={"pi": x}).check(LAYOUT)
+    for wrong in (Progress(1, short), Progress(1, x, short), Progress(1, x, corrections={"pi": short})):
+        with pytest.raises(DataError, match="the coordinator's checkpoint cannot be used"):
+            wrong.check(LAYOUT)

@@ -3,7 +3,6 @@ checkpoint."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -14,28 +13,22 @@ import pytest
 from edgegossip.agreement import Agreement
 from edgegossip.checkpoint.format import from_bytes, to_bytes
 from edgegossip.engine.combine import Mean, with_control, with_outer
-from edgegossip.engine.plausible import ServerLevels
-from edgegossip.engine.server import MAX_REPEATS, ServerEngine
+from edgegossip.engine.server import MAX_REPEATS
 from edgegossip.engine.server_events import (
     Ask,
-    Completed,
     Effect,
     Evaluate,
     EvaluateHere,
-    Hello,
-    Log,
     Save,
     Stop,
-    TimePassed,
     Train,
-    Trained,
 )
 from edgegossip.engine.server_frames import COORDINATOR, Channel
 from edgegossip.engine.server_records import Progress
 from edgegossip.gossip import outer
 from edgegossip.types import LocalUpdate, Metrics, RunError, Vec
 from tests.engine import toy
-from tests.engine.fleet import RUN_ID, Crash, Run, garbage
+from tests.engine.fleet import RUN_ID, Run, garbage
 
 
 def test_three_boards_give_exact_fedavg() -> None:
@@ -137,51 +130,6 @@ def test_a_round_whose_boards_all_went_away_is_asked_for_again(down: str, back_s
     assert run.used == [4] * rounds
 
 
-def test_what_comes_twice_counts_once() -> None:
-    run = Run()
-    for board in run.boards:
-        board.twice = frozenset(range(6))
-    np.testing.assert_array_equal(run.play(), Run().play())
-    assert run.used == [4] * 6 and not run.texts("late") and not run.texts("refused")
-
-
-class Killed(Run):
-    """A coordinator that is killed when it is about to carry out effect number `at`, and is started
-    again with the last save."""
-
-    def __init__(self, at: int, **plan: Any) -> None:
-        super().__init__(**plan)
-        self.left, self.on_effect = at, self._count
-
-    def _count(self, effect: Effect) -> None:
-        self.left -= 1
-        if self.left == -1:
-            raise Crash
-
-    def play(self, start: Progress | None = None) -> Vec:
-        try:
-            return super().play(start)
-        except Crash:
-            return super().play(self.saved[-1] if self.saved else None)
-
-
-@pytest.mark.parametrize(("codec", "down"), [("co3", "fp32"), ("elasticl", "8-bit-elastiquant")])
-def test_a_coordinator_that_is_killed_at_any_effect_goes_on_with_the_same_curve(codec: str, down: str) -> None:
-    plan: dict[str, Any] = {"rounds": 5, "codec": codec, "downlink": down, "every": 2}
-    whole = Run(**plan)
-    effects: list[Effect] = []
-    whole.on_effect = effects.append
-    x, curve = whole.play(), whole.evaluations()
-    kinds = (Ask, Save, Trained, Completed)
-    for at in (k for k, effect in enumerate(effects) if isinstance(effect, kinds)):
-        killed = Killed(at, **plan)
-        np.testing.assert_array_equal(killed.play(), x)
-        assert killed.left < 0 and killed.evaluations() == curve
-        assert killed.completed
-        # No round but the one in progress is trained again.
-        assert all(b.trained == sorted(b.trained) and len(b.trained) <= 6 for b in killed.boards)
-
-
 def remembering(down: str) -> Run:
     """A run in which every field of Progress comes to hold something."""
     plan: dict[str, Any] = {"patience": 9, "keeps_best": True, "records_boards": True, "instance": "ab12"}
@@ -201,15 +149,15 @@ def test_from_any_round_another_process_goes_on_as_if_nothing_had_been(down: str
     written: list[int] = []  # records, at each save
     whole.on_effect = lambda effect: written.append(len(whole.records)) if isinstance(effect, Save) else None
     x = whole.play()
-    kept = [to_bytes(progress.plain()) for progress in whole.saved]
+    kept = [to_bytes(progress) for progress in whole.saved]
     for field in fields(Progress) if down != "fp32" else ():
         assert any(np.size(value := getattr(saved, field.name)) > 1 or value for saved in whole.saved), field.name
     for k, data in enumerate(kept):
         again = remembering(down)
-        progress = Progress.from_plain(from_bytes(data), toy.LAYOUT, ServerLevels.of(again.codec))
-        assert to_bytes(progress.plain()) == data
+        progress = from_bytes(data)
+        assert to_bytes(progress) == data
         np.testing.assert_array_equal(again.play(progress), x)
-        assert [to_bytes(later.plain()) for later in again.saved] == kept[k + 1 :]
+        assert [to_bytes(later) for later in again.saved] == kept[k + 1 :]
         theirs = [record for record in whole.records[written[k] :] if record[0] != COORDINATOR]
         assert [record for record in again.records if record[0] != COORDINATOR] == theirs
 
@@ -227,14 +175,6 @@ def test_a_save_comes_before_whatever_is_asked_next() -> None:
     run.on_effect = note
     run.play()
     assert order == ["round 0", 1, "round 1", 2, "round 2", 3]
-
-
-def test_the_next_round_is_encoded_after_the_save_has_been_carried_out() -> None:
-    seen: list[int] = []
-    run = Run(rounds=3)
-    run.on_effect = lambda effect: seen.append(run.engine.round) if isinstance(effect, Save) else None
-    run.play()
-    assert seen == [1, 2, 3] and run.engine.model is run.model  # the save of a round comes with the end of its call
 
 
 def test_a_coordinator_whose_last_round_was_kept_hands_the_model_over_and_evaluates_it() -> None:
@@ -279,36 +219,6 @@ def test_the_model_is_waited_for_and_boards_that_go_away_meanwhile_do_no_harm() 
     assert not run.evaluated_before - {0} and run.now_s > 400.0
     (text,) = run.texts("not-evaluated")  # by then too few boards are there: the model is safe, and the run is complete
     assert "3 of the 4 boards that server.min_nodes asks for are left" in text and run.completed
-
-
-def test_who_is_waited_for_is_said_every_five_seconds_although_nothing_else_happens() -> None:
-    run, said = Run(join_s=math.inf), list[float]()
-    engine = ServerEngine(run.plan, run.initial)
-    engine.start(0.0)
-    for _ in range(3):
-        now_s = engine.wake_s
-        said += [now_s for effect in engine.handle(TimePassed(), now_s) if isinstance(effect, Log)]
-    assert said == [5.0, 10.0, 15.0]
-
-
-def test_a_share_of_the_boards_takes_part() -> None:
-    run = Run(rounds=12, fraction=0.5, every=12)
-    run.play()
-    assert all(0 < len(b.trained) < 12 for b in run.boards)
-    assert sum(len(b.trained) for b in run.boards) == 24
-
-
-def test_boards_are_described_the_round_that_comes_next() -> None:
-    rounds: list[int] = []
-
-    def note(effect: Effect) -> None:
-        if isinstance(effect, Ask):
-            rounds.extend(q.instruction.round for q in effect.questions if isinstance(q.instruction, Hello))
-
-    run = Run(rounds=6)
-    run.boards[2].away, run.on_effect = frozenset({3}), note
-    run.play()
-    assert rounds == [0, 0, 0, 0, 3]
 
 
 def test_too_few_boards_end_the_run_with_the_reason_and_all_hear_it() -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.agreement import Agreement
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import LocalUpdate, Metrics, Round, Vec
 
@@ -34,11 +33,6 @@ class Toy:
 
     def evaluate(self, x: Vec, examples: int | None = None) -> Metrics:
         return Metrics(float(np.mean(x**2)), examples or 100, {"accuracy": 0.5})
-
-    def agreement(self) -> Agreement:
-        return Agreement({})
-
-    def over(self, x: Vec | None) -> None: ...
 
 
 def fedavg(boards: int, rounds: int, x: Vec) -> NDArray[np.float64]:

@@ -252,11 +252,11 @@ def test_a_round_of_a_server_run_that_was_stopped(tmp_path: Path) -> None:
     run = folder(tmp_path / "run", run={"mode": "server", "nodes": 2, "rounds": 9})
     chosen = recipes.load(str(run / "recipe.toml"))
     checkpointer = CoordinatorCheckpointer(
+        "coordinator",
         run / "checkpoint" / "coordinator",
         LAYOUT,
         RUN_ID,
         BOARDS,
-        make_view(NodeSpec(chosen, "board-0", BOARDS, RUN_ID), LAYOUT).codec,
         chosen.checkpoint,
         ListSink(),
     )
@@ -275,7 +275,7 @@ def test_a_checkpoint_of_an_earlier_version_leaves_the_tensors_to_the_recipe(tmp
     run = folder(tmp_path / "run", run={"mode": "server", "nodes": 2}, model={"name": "mlp", "params": {"hidden": [2]}})
     layout_size = 64 * 2 + 2 + 2 * 10 + 10
     store = Store(run / "checkpoint" / "coordinator", {"board": "coordinator"})
-    store.save(Progress(5, np.arange(layout_size, dtype=np.float32)).plain(), round=5)
+    store.save(Progress(5, np.arange(layout_size, dtype=np.float32)), round=5)
     store.close()
     model(run, "-o", tmp_path / "m.npz")
     found = ModelFile(tmp_path / "m.npz")

@@ -41,7 +41,7 @@ def test_the_moments_of_a_strategy_survive_bytes() -> None:
     strategy = made._strategy
     strategy.m_t, strategy.v_t = {"a": np.ones((5, 2))}, {"a": np.full((5, 2), 2.0)}  # type: ignore[attr-defined]
     progress = Progress(7, np.zeros(LAYOUT.size, np.float32), strategy=made.snapshot())
-    again = Progress.from_plain(from_bytes(to_bytes(progress.plain())), LAYOUT, None)
+    again = from_bytes(to_bytes(progress))
     other = combiner(make_strategy("fedadam", {"eta": 0.01}), channel, uniform=False)
     other.restore(again.strategy)
     assert isinstance(other, StrategyAdapter)
@@ -100,7 +100,7 @@ def test_a_checkpoint_of_another_run_is_refused(
     def made(**other: Any) -> tuple[CoordinatorCheckpointer, BoardCheckpointer]:
         given = {"name": "it", "layout": LAYOUT, "run_id": b"r" * 16, "members": ("a", "b"), **other}
         given |= {"section": CheckpointSection(), "sink": sink}
-        coordinator = CoordinatorCheckpointer(folder=tmp_path / "one", codec=codecs.get("fp32"), **given)
+        coordinator = CoordinatorCheckpointer(folder=tmp_path / "one", **given)
         return coordinator, BoardCheckpointer(folder=tmp_path / "two", **given)
 
     board = SimpleNamespace(round=3, snapshot=lambda: {"round": 3}, restore=lambda found: None)
@@ -116,11 +116,11 @@ def test_a_checkpoint_of_another_run_is_refused(
 
 
 def test_a_run_has_a_number_of_its_own_that_outlives_its_coordinator(tmp_path: Path, sink: Memory) -> None:
-    recipe, codec = recipes.from_dict({"run": {"mode": "server"}}), codecs.get("fp32")
+    recipe = recipes.from_dict({"run": {"mode": "server"}})
 
     def begin(folder: str) -> Coordinator:
         checkpointer = CoordinatorCheckpointer(
-            tmp_path / folder, LAYOUT, b"r" * 16, ("a",), codec, CheckpointSection(), sink
+            "coordinator", tmp_path / folder, LAYOUT, b"r" * 16, ("a",), CheckpointSection(), sink
         )
         x = np.zeros(LAYOUT.size, np.float32)
         return Coordinator(recipe, LAYOUT, x, ["a"], sink, tmp_path, run_id=b"r" * 16, checkpointer=checkpointer)

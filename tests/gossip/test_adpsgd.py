@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgegossip import gossip
 from edgegossip.frame import Aux, Kind
 from edgegossip.gossip import adpsgd, topologies
 from edgegossip.gossip.base import Checkpoint, Message, RoundDone, Send, SetTimer, Suspect
-from edgegossip.gossip.momentum import with_momentum
 from edgegossip.types import ConfigError, DecodeError, PeerError, UsageError
-from tests.gossip.pairs import DEADLINE_S, ZERO, N, Net, make_net, update
+from tests.gossip.conftest import DEADLINE_S, update
+from tests.gossip.pairs import ZERO, N, make_net
 
 ONE = np.ones(N, np.float32)
 
@@ -51,17 +50,17 @@ def test_an_exchange_averages_both(eta: float) -> None:
     assert (answer.kind, answer.sequence) == (Kind.MODEL, 1)
     assert answer.aux == {Aux.SESSION: net.states[0].view.boot, Aux.ANSWER: 1}
     x = net.start.astype(np.float64)
-    np.testing.assert_allclose(net.models()[1], x[1] + eta * (x[0] - x[1]) / 2, atol=1e-6)
+    np.testing.assert_allclose(net.now()[1], x[1] + eta * (x[0] - x[1]) / 2, atol=1e-6)
     actions = net.deliver()
     assert kinds(actions) == [Checkpoint, Send, SetTimer] and actions[2].after_s is None
     assert actions[1].frame.kind == Kind.HELLO and actions[1].frame.aux == {Aux.SESSION: net.states[0].view.boot}
-    np.testing.assert_allclose(net.models()[0], x[0] + eta * (x[1] - x[0]) / 2, atol=1e-6)
+    np.testing.assert_allclose(net.now()[0], x[0] + eta * (x[1] - x[0]) / 2, atol=1e-6)
     net.check_sum(1e-6)
     assert net.states[1].taken[0][0].answer is not None
     assert net.deliver() == [] and net.states[1].taken[0][0].answer is None
     assert not net.algorithm.audit(net.states[1]).taken
     net.check_sum(1e-6)
-    assert not net.timers
+    assert not net.waits()
 
 
 def test_the_next_step_waits_for_the_exchange_under_way() -> None:
@@ -82,27 +81,6 @@ def test_the_next_step_waits_for_the_exchange_under_way() -> None:
     net.check_sum(1e-6)
 
 
-def test_models_may_change_while_an_exchange_is_under_way() -> None:
-    """Node 1 asks 0; before the answer it is asked by 2 itself, and trains on."""
-    net = make_net(3, seed=1)
-    net.step(1)
-    first = net.mail.pop()
-    assert first[0] in (0, 2)
-    other = 2 - first[0]
-    while net.states[other].sequences[1] == 0:  # until it draws node 1
-        net.step(other)
-        to, message = net.mail.pop(0)
-        if to != 1:
-            net.hand(to, message)
-            net.deliver_all()
-        else:
-            net.hand(to, message)
-    net.step(1, ONE)
-    net.hand(*first)
-    net.deliver_all()
-    net.check_sum(1e-5)
-
-
 def test_two_that_ask_each_other_average_once() -> None:
     net = make_net(2)
     net.step(0)
@@ -111,8 +89,8 @@ def test_two_that_ask_each_other_average_once() -> None:
     actions = net.deliver(1)  # node 0 gets the request of 1 while it waits for 1
     assert actions[1].frame.kind == Kind.HELLO and actions[1].frame.aux[Aux.ANSWER] == 1
     net.deliver_all()
-    np.testing.assert_allclose(net.models(), np.stack([x.mean(axis=0)] * 2), atol=1e-6)
-    assert not net.timers and not net.states[0].begun and not net.states[1].begun
+    np.testing.assert_allclose(net.now(), np.stack([x.mean(axis=0)] * 2), atol=1e-6)
+    assert not net.waits() and not net.states[0].begun and not net.states[1].begun
     net.check_sum(1e-6)
 
 
@@ -161,10 +139,10 @@ def test_who_is_fresh_and_far_behind_takes_over_the_model_that_it_asked_for() ->
     net.step(1, ONE)
     actions = net.deliver()
     assert actions[1].frame.kind == Kind.STATE and actions[1].frame.round == 4
-    np.testing.assert_array_equal(net.models()[0], net.start[0])
+    np.testing.assert_array_equal(net.now()[0], net.start[0])
     actions = net.deliver()
     assert actions[1].node == "board-0" and actions[1].round == 4 and kinds(actions)[2:] == [SetTimer]
-    np.testing.assert_array_equal(net.models()[1], net.start[0])
+    np.testing.assert_array_equal(net.now()[1], net.start[0])
     assert net.algorithm.round(net.states[1]) == 4
     actions = net.step(1, ONE)
     assert actions[-1].round == 4 and Aux.FRESH not in actions[1].frame.aux
@@ -188,13 +166,13 @@ def test_who_is_fresh_and_far_behind_asks_for_the_model_when_asked_itself() -> N
     twice = net.mail[0]
     actions = net.deliver()
     assert [a.round for a in actions if isinstance(a, RoundDone)] == [5]  # its step waited; its update is dropped
-    np.testing.assert_array_equal(net.models()[1], net.models()[0])
+    np.testing.assert_array_equal(net.now()[1], net.now()[0])
     later = net.states[1].late
     assert net.hand(*twice) == [] and net.states[1].late == later + 1
     net.hand(*asked)  # of before: given up, and answered once more
     net.deliver_all()
     assert len(net.adopted) == 1
-    assert np.abs(net.models()[1] - net.models()[0]).max() < 1e-2
+    assert np.abs(net.now()[1] - net.now()[0]).max() < 1e-2
 
 
 def test_a_model_that_nobody_asked_for_is_not_taken_over() -> None:
@@ -202,12 +180,12 @@ def test_a_model_that_nobody_asked_for_is_not_taken_over() -> None:
     net = make_net(2, max_ahead=3)
     net.step(0)
     asked = net.mail.pop()[1].frame
-    before = net.models()[0]
+    before = net.now()[0]
     for sequence, session in ((asked.sequence + 1, 0), (asked.sequence, 1)):
         other = replace(asked, sequence=sequence, aux={**asked.aux, Aux.SESSION: asked.aux[Aux.SESSION] + session})
         frame = adpsgd._model(net.states[1].view, other, 500, np.full(N, 9.0, np.float32))
         assert net.hand(0, Message("board-1", frame)) == []
-    np.testing.assert_array_equal(net.models()[0], before)
+    np.testing.assert_array_equal(net.now()[0], before)
     assert net.states[0].fresh and net.states[0].late == 2
 
 
@@ -222,48 +200,22 @@ def test_a_model_that_was_not_needed_any_more_is_no_answer() -> None:
     net.states[0] = replace(net.states[0], fresh=False)
     while not any(m.frame.kind == Kind.STATE for _, m in net.mail):
         net.mail.clear()
-        net.states[1] = net.algorithm.init(net.start[1], net.view(1, seed=net.boots))
+        net.boots[1] += 1
+        net.states[1] = net.algorithm.init(net.start[1], net.view(1, seed=net.boots[1]))
         net.step(1)
         if net.mail[0][0] == 0:
             net.deliver()
     net.states[1] = replace(net.states[1], fresh=False)
-    before = net.models()[1]
+    before = net.now()[1]
     actions = net.deliver()
     assert kinds(actions) == [Checkpoint, SetTimer] and not net.states[1].begun
-    np.testing.assert_array_equal(net.models()[1], before)
-
-
-@pytest.mark.no_cover
-@pytest.mark.parametrize("kind", ["quasi-global", "heavy-ball"])
-def test_with_momentum(kind: str) -> None:
-    """f_i(x) = ||x - target_i||^2 / 2; nodes of different speed; the mean comes to the mean of the
-    targets."""
-    start = np.zeros((4, N), np.float32)
-    net = Net(start, "ring", algorithm=with_momentum(gossip.get("ad-psgd"), kind, 0.8))
-    net.states = [net.algorithm.init(x, net.view(i)) for i, x in enumerate(start)]
-    targets = np.random.default_rng(0).normal(size=(4, N))
-    rng = np.random.default_rng(1)
-    for _ in range(3000):
-        i = int(rng.integers(4))
-        if net.mail and rng.random() < 0.6:
-            net.deliver(int(rng.integers(len(net.mail))))
-        elif not net.states[i].inner.stepped:
-            net.step(i, -0.03 * (net.models()[i] - targets[i]))
-    np.testing.assert_allclose(net.models().mean(axis=0), targets.mean(axis=0), atol=0.15)
+    np.testing.assert_array_equal(net.now()[1], before)
 
 
 @pytest.mark.parametrize("name", ["directed-ring", "exponential", "one-peer-exponential"])
 def test_a_directed_graph_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"undirected graph, which topology '{name}' is not; use one of: ring"):
         make_net(6, topologies.get(name, 6))
-
-
-@pytest.mark.parametrize(
-    "params", [{"eta": 0.0}, {"eta": 1.5}, {"repeats": -1}, {"repeats": 1.5}, {"max_ahead": -1}, {"rate": 1}]
-)
-def test_bad_parameters_are_refused(params: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError):
-        gossip.get("ad-psgd", **params)
 
 
 def test_bad_models_and_updates_are_refused() -> None:
@@ -279,15 +231,11 @@ def test_bad_models_and_updates_are_refused() -> None:
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "kind": ({"kind": Kind.DIFFERENCE}, "kind 2"),
     "codec": ({"codec_id": 99}, r"board-\d sent codec id 99 where fp32 \(id 1\) is expected"),
-    "codec parameters": ({"codec_params": b"?"}, r"board-\d sent fp32 with parameters \[3f\] where \[\] is expected"),
     "no session": ({"aux": {Aux.SETTLED: 0}}, "SESSION = None"),
     "a session that is no number of a boot": ({"aux": {Aux.SESSION: 0.5, Aux.SETTLED: 0}}, "SESSION = 0.5"),
-    "a huge session": ({"aux": {Aux.SESSION: 2.0**48, Aux.SETTLED: 0}}, "SESSION"),
-    "nothing settled": ({"aux": {Aux.SESSION: 1}}, "SETTLED = None"),
     "the future settled": ({"aux": {Aux.SESSION: 1, Aux.SETTLED: 1}}, "SETTLED"),
     "sequence": ({"sequence": 2**60}, "sequence 1152921504606846976, which is out of range"),
     "body": ({"body": b"abc"}, "bytes"),
-    "state of another codec": ({"kind": Kind.STATE, "codec_id": 2}, r"codec id 2 where fp32 \(id 1\) is expected"),
     "values too large": ({"body": np.full(N, 1e9, "<f4").tobytes()}, "too large to average"),
 }
 
@@ -306,49 +254,12 @@ def test_bad_messages_are_refused_and_change_nothing(case: str) -> None:
     net.check_sum(1e-6)
 
 
-def test_strangers_are_refused() -> None:
-    net = make_net(4, "ring")
-    net.step(0)
-    _, message = net.mail[0]
-    with pytest.raises(PeerError, match="board-0 is not a neighbour of board-2"):
-        net.hand(2, message)
-    with pytest.raises(PeerError, match="board-9 is not a member"):
-        net.hand(1, Message("board-9", message.frame))
-
-
-def test_an_implausible_answer_is_refused_and_given_up_with_its_sender() -> None:
-    net = make_net(2)
-    net.step(0)
-    net.deliver()
-    to, message = net.mail.pop()
-    with pytest.raises(PeerError, match="too large"):
-        net.hand(to, Message(message.sender, replace(message.frame, body=np.full(N, -1e30, "<f4").tobytes())))
-    assert kinds(net.down(0, 1)) == [SetTimer]
-
-
-def test_states_never_change() -> None:
-    net = make_net(3, codec="minmax8")
-    kept = []
-    rng = np.random.default_rng(0)
-    for _ in range(60):
-        kept.append([(s, s.x.copy(), dict(s.begun), dict(s.taken)) for s in net.states])
-        i = int(rng.integers(3))
-        if net.mail:
-            net.deliver(int(rng.integers(len(net.mail))))
-        elif net.can_step(i):
-            net.step(i, rng.normal(size=N))
-    for old in kept:
-        for s, x, begun, taken in old:
-            np.testing.assert_array_equal(s.x, x)
-            assert dict(s.begun) == begun and dict(s.taken) == taken
-
-
 def test_suspects_are_named_with_the_reason() -> None:
     net = make_net(2, repeats=0)
     actions = net.step(0)
     assert actions[2].after_s == DEADLINE_S
     actions = net.tick(0)
-    assert actions == [Suspect("board-1", "no answer to the model of round 0 within 8 s")]
+    assert actions == [Suspect("board-1", "no answer to the model of round 0 within 5 s")]
     assert net.tick(0) == []
 
 

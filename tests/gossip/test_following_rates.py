@@ -3,7 +3,7 @@ of their links."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,39 +12,12 @@ import pytest
 
 from edgegossip import codecs
 from edgegossip.codecs.auto import for_scheme
-from edgegossip.engine.rates import rates_for
 from edgegossip.gossip.averaging import default_eta, difference_eta, follows, on_probe, rate_of
-from edgegossip.gossip.base import Says
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import LocalUpdate
 
 TOPOLOGIES = {"sparse-push": "directed-ring", "quant-sgp": "directed-ring"}
 ALGORITHMS = ["choco-sgd", "deep-squeeze", "motef", "sparse-push", "quant-sgp"]
-MBIT = (0.002, 0.02, 0.2, 2.0, 20.0)
-
-
-class Links:
-    """Says how many bytes each board's messages may take, by links that `engine.rates` measures."""
-
-    def __init__(self, fleet: Any, mbit: Sequence[float], seconds: float) -> None:
-        codec = for_scheme(codecs.get("auto", seconds=seconds), True)
-        self._rates = [rates_for(codec, fleet.layout, Says.DIFFERENCES) for _ in mbit]
-        self._speeds = [1e6 * speed / 8 for speed in mbit]
-        self._fleet, self._now = fleet, 0.0
-
-    def allowed(self) -> Iterator[dict[str, int]]:
-        fleet = self._fleet
-        self._now += 1e5
-        for k, (rates, speed) in enumerate(zip(self._rates, self._speeds, strict=True)):
-            peers = [fleet.members[j] for j in fleet.topology.neighbours(k, 0).out]
-            for board, done in fleet.done[-len(fleet.members) :]:
-                if board == k:
-                    rates.told(self._size[k], done.relative_error)
-                    for n, peer in enumerate(peers, 1):
-                        rates.arrived(peer, self._size[k], self._now, self._now + n * self._size[k] / speed)
-            plan = rates.plan(peers, 0.2)
-            self._size = {**getattr(self, "_size", {}), k: min(plan.values())}
-            yield plan
 
 
 def fleet_of(make_fleet: Any, algorithm: str, n: int = 600, codec: Any = None) -> Any:
@@ -112,18 +85,6 @@ def test_boards_whose_messages_differ_mix_alike(make_fleet: Any, algorithm: str)
         fleet, lambda: [dict.fromkeys(fleet.members, int(b)) for b in rng.choice([64, 125, 1000], 4)], 150, 3
     )
     assert not grows(found) and found[-1] < 0.8
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("algorithm", ["choco-sgd", "deep-squeeze", "motef"])
-def test_from_2_kbit_to_20_mbit_no_distance_grows(make_fleet: Any, algorithm: str, seed: int) -> None:
-    tail = float(seed % 2)
-    for seconds in (0.0, 0.05):
-        for mbit in (*((speed,) * 4 for speed in MBIT), MBIT[:4], MBIT[1:]):
-            fleet = fleet_of(make_fleet, algorithm, 1000)
-            found = distances(fleet, Links(fleet, mbit, seconds).allowed, 150, seed, tail)
-            assert not grows(found), (seconds, mbit)
 
 
 def test_a_rate_goes_by_the_bytes_of_the_values_that_are_coded() -> None:

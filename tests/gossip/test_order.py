@@ -32,18 +32,6 @@ def test_the_recipe_knows_every_order() -> None:
     assert GossipSection.__dataclass_fields__["order"].metadata["choices"] == ORDERS
 
 
-@pytest.mark.parametrize(("order", "shared"), [("adapt-with-combine", 0.0), ("adapt-then-combine", 1 / 3)])
-def test_neighbours_hear_of_a_step_in_its_own_round_or_in_the_next(order: str, shared: float) -> None:
-    """On a ring with weights 1/3, from equal models: a third of a neighbour's step, or nothing."""
-    fleet = fleet_of("dpsgd", order)
-    fleet.states = [fleet.algorithm.init(np.zeros(N, np.float32), fleet.view(i)) for i in range(NODES)]
-    for node in range(NODES):
-        fleet.step(node, np.full(N, float(node == 0)))
-    fleet.deliver_all()
-    np.testing.assert_allclose(fleet.models[1][1], shared, atol=1e-6)
-    np.testing.assert_allclose(fleet.models[1].sum(axis=0), 1.0, atol=1e-6)
-
-
 @pytest.mark.parametrize(("name", "own"), [("dpsgd", "adapt-with-combine"), ("choco-sgd", "adapt-then-combine")])
 def test_an_algorithm_is_its_papers_unless_another_order_is_said(name: str, own: str) -> None:
     rng = np.random.default_rng(1)
@@ -67,21 +55,6 @@ def test_many_steps_a_round_are_mixed_after_them_where_both_orders_are(name: str
     assert with_order(algorithm, "auto", many_steps=True) == expected
     for order in ORDERS[1:] if name in BOTH else ():
         assert with_order(algorithm, order, many_steps=True) == with_order(algorithm, order), "what is asked for counts"
-
-
-def test_steps_that_are_right_for_each_board_overshoot_where_they_are_mixed_before_them() -> None:
-    """Many steps at a rate that is right for each: to -1/2 of what a model is off its optimum. On
-    a ring of four, W has the eigenvalue -1/3, and W - 3/2 one of -11/6."""
-    optimum = np.random.default_rng(2).normal(size=N).astype(np.float32)
-    ends = {}
-    for order in ("adapt-with-combine", "adapt-then-combine"):
-        fleet = fleet_of("dpsgd", order)
-        for _ in range(12):
-            for node, state in enumerate(fleet.states):
-                fleet.step(node, -1.5 * (fleet.algorithm.model(state) - optimum))
-            fleet.deliver_all()
-        ends[order] = np.abs(fleet.models[12] - optimum).max()
-    assert ends["adapt-with-combine"] > 10 and ends["adapt-then-combine"] < 1e-2
 
 
 @pytest.mark.parametrize("name", [name for name in gossip.names() if name not in BOTH])

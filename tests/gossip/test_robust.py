@@ -56,27 +56,6 @@ def test_a_liar_pulls_no_further_than_the_farthest_honest_neighbour(
         assert moved <= (1 - 1 / NODES) * farthest * 1.00001
 
 
-@pytest.mark.parametrize("name", HOLDS_FOR)
-def test_the_nearest_hear_nothing_of_liars_that_are_far_away(name: str) -> None:
-    start, models = start_of(4), []
-    for far in (1e1, 1e2):
-        start[-LIARS:] = far
-        fleet = fleet_of(name, start)
-        fleet.play(1)
-        models.append(fleet.models[1][:-LIARS])
-    np.testing.assert_array_equal(*models)
-
-
-def test_without_a_bound_one_liar_takes_the_others_with_it() -> None:
-    start = start_of(1)
-    start[-1] *= 1e3
-    for malicious, least in ((0, 100.0), (1, 0.0)):
-        fleet = fleet_of("dpsgd", start, malicious)
-        fleet.play(1)
-        moved = np.linalg.norm(fleet.models[1][:-1] - start[:-1], axis=1)
-        assert (moved >= least).all() and (malicious == 0 or (moved < 10).all())
-
-
 @pytest.mark.no_cover
 @pytest.mark.parametrize(("name", "rule"), [*zip(HOLDS_FOR, itertools.cycle(RULES), strict=False)])
 def test_honest_boards_still_average(name: str, rule: str) -> None:

@@ -5,86 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from edgegossip.frame import Aux, Kind
 from edgegossip.gossip.base import Adopted
-from tests.gossip.streams import ZERO, assert_replicas_are_equal, check, is_push, play_rounds, take_mail, total
-
-
-def test_nothing_is_lost_without_faults(fleet: Any) -> None:
-    check(fleet)
-    assert not any(s.late or s.duplicates for s in fleet.states)
-
-
-def test_a_lost_message_is_mended_by_a_full_state(fleet: Any) -> None:
-    fleet.step_all()
-    assert take_mail(fleet, 1)
-    play_rounds(fleet)
-    check(fleet)
-
-
-def test_messages_in_any_order_and_twice_count_once(fleet: Any) -> None:
-    rng = np.random.default_rng(3)
-    for _ in range(5):
-        fleet.step_all([i for i, s in enumerate(fleet.states) if s.stepped is None])
-        fleet.mail += list(fleet.mail)
-        rng.shuffle(fleet.mail)
-        fleet.deliver_all()
-    play_rounds(fleet)
-    check(fleet)
-    assert sum(s.duplicates for s in fleet.states) > 0
-
-
-def test_a_restart_from_an_old_checkpoint(fleet: Any) -> None:
-    kept = fleet.states[1]
-    fleet.play(3)
-    fleet.step_all()
-    fleet.deliver(0)
-    take_mail(fleet, 1)
-    fleet.restart(1, kept)
-    play_rounds(fleet, 8)
-    check(fleet)
-    assert min(fleet.rounds) >= 8
-
-
-def test_a_restart_in_the_middle_of_a_round(fleet: Any) -> None:
-    fleet.step(1, ZERO)
-    kept = fleet.states[1]
-    assert kept.stepped is not None
-    fleet.mail.clear()
-    fleet.restart(1, kept)
-    assert fleet.rounds[1] == 4
-    play_rounds(fleet, 8)
-    check(fleet)
-
-
-@pytest.mark.no_cover
-def test_a_lost_disk(fleet: Any) -> None:
-    """What the node held is gone; the rest stays consistent, and the models agree again."""
-    fleet.restart(1)
-    play_rounds(fleet, 120)
-    assert_replicas_are_equal(fleet)
-    if is_push(fleet):
-        assert total(fleet)[1] > 0.0
-    models = np.stack([fleet.algorithm.model(s) for s in fleet.states])
-    assert np.ptp(models, axis=0).max() < (1e-3 if fleet.algorithm.name == "quant-sgp" else 0.2)
-
-
-def test_a_node_that_lost_everything_late_takes_over_a_model(fleet: Any) -> None:
-    fleet.play(30)
-    fleet.restart(1)
-    actions = []
-    while fleet.mail:
-        actions += fleet.deliver()
-    adopted = [a for a in actions if isinstance(a, Adopted)]
-    assert len(adopted) == 1 and fleet.rounds[1] == adopted[0].round == 33
-    others = np.stack([fleet.algorithm.model(fleet.states[i]) for i in (0, 2, 3)])
-    mine = fleet.algorithm.model(fleet.states[1])
-    assert np.abs(mine - others.mean(axis=0)).max() <= np.ptp(others, axis=0).max() + 1e-6
-    play_rounds(fleet, 8)
-    assert_replicas_are_equal(fleet)
+from tests.gossip.streams import check, play_rounds, take_mail
 
 
 def test_a_message_of_a_session_that_is_over_changes_nothing(fleet: Any) -> None:

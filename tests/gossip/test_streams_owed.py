@@ -53,23 +53,6 @@ def test_a_session_beyond_what_a_round_answers_is_answered_in_the_next(fleet: An
     check(fleet)
 
 
-def test_it_is_answered_once(fleet: Any) -> None:
-    sender, receiver, key = edge_of(fleet)
-    open_again(fleet, STATES_A_ROUND + 1)
-    session = fleet.states[receiver].in_edge(key).opening
-    for owed in (True, False):
-        fleet.step(sender, ZERO)
-        assert bool(states_of(fleet.tick(sender), session)) == owed
-    assert fleet.states[sender].out_edge((receiver, 0)).answers == 0
-
-
-def test_nothing_is_owed_to_whom_the_round_answers(fleet: Any) -> None:
-    sender, receiver, key = edge_of(fleet)
-    assert open_again(fleet, STATES_A_ROUND) == STATES_A_ROUND
-    fleet.step(sender, ZERO)
-    assert not states_of(fleet.tick(sender), fleet.states[receiver].in_edge(key).opening)
-
-
 def test_one_that_is_gone_by_then_is_told_to_ask_again(fleet: Any) -> None:
     sender, receiver, key = edge_of(fleet)
     open_again(fleet, STATES_A_ROUND + 1)
@@ -83,11 +66,3 @@ def test_one_that_is_gone_by_then_is_told_to_ask_again(fleet: Any) -> None:
     assert [a.frame.kind for a in back if isinstance(a, Send) and a.to == fleet.members[receiver]] == [Kind.HELLO]
     play_rounds(fleet, 8)
     assert_replicas_are_equal(fleet)
-
-
-def test_a_process_that_begins_has_answered_nobody(fleet: Any) -> None:
-    sender, _receiver, _key = edge_of(fleet)
-    assert open_again(fleet, STATES_A_ROUND + 2) == STATES_A_ROUND
-    fleet.restart(sender, fleet.states[sender])
-    assert not any(e.answers or e.owes or e.session for e in fleet.states[sender].out.values())
-    assert open_again(fleet, 1) == 1

@@ -27,18 +27,6 @@ def test_a_silent_receiver_gets_the_message_when_it_opens_the_stream(make_fleet:
     assert_replicas_are_equal(fleet)
 
 
-def test_nodes_that_start_from_different_models_tell_them(make_fleet: Any) -> None:
-    fleet = make_fleet("ring", nodes=3, algorithm="choco-sgd", codec="fp16")
-    fleet.say_hello()
-    fleet.step_all()
-    kinds = set()
-    while fleet.mail:
-        kinds.add(fleet.mail[0][1].frame.kind)
-        fleet.deliver()
-    assert_replicas_are_equal(fleet)
-    assert fleet.rounds == [1, 1, 1]
-
-
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_quorum_shortens_the_wait_of_each_round(make_fleet: Any, restarts: bool) -> None:
     fleet = make_fleet("complete", nodes=4, quorum=0.6, linger_s=0.5)

@@ -18,7 +18,6 @@ from edgegossip.gossip.weights import is_column_stochastic, is_doubly_stochastic
 from edgegossip.types import ConfigError, UsageError
 
 BUILT_IN = tuple(name for name in topologies.names() if name != "file")
-UNDIRECTED = ("ring", "torus", "complete", "star", "random-regular", "random-pairs")
 DIRECTED = ("directed-ring", "epidemic", "exponential", "one-peer-exponential")
 UNEVEN = ("epidemic",)  # nodes hear from more or fewer others than they tell
 SIZES = (*range(2, 10), 12, 16, 17, 31, 64)
@@ -30,10 +29,6 @@ def edges(name: str, n: int, round: int = 0, **params: Any) -> set[tuple[int, in
 
 def both_ways(*pairs: tuple[int, int]) -> set[tuple[int, int]]:
     return {e for a, b in pairs for e in ((a, b), (b, a))}
-
-
-def test_the_list_of_names_is_complete() -> None:
-    assert set(BUILT_IN) == set(UNDIRECTED) | set(DIRECTED)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -74,13 +69,6 @@ def test_edges_of_small_graphs() -> None:
         assert edges("one-peer-exponential", 6, round=k) == {(i, (i + (1, 2, 4)[k % 3]) % 6) for i in range(6)}
 
 
-def test_one_peer_exponential_has_one_peer_and_a_period_of_log2_n() -> None:
-    for n in SIZES:
-        topology = topologies.get("one-peer-exponential", n)
-        assert topology.period == math.ceil(math.log2(n))
-        assert all(len(topology.neighbours(i, r).out) == 1 for i in range(n) for r in range(topology.period))
-
-
 def test_torus_shapes() -> None:
     assert edges("torus", 4) == both_ways((0, 1), (2, 3), (0, 2), (1, 3))
     assert edges("torus", 7) == edges("ring", 7)  # a prime: one row
@@ -101,14 +89,6 @@ def test_random_regular_is_regular_connected_and_the_same_for_the_same_seed(n: i
         assert len(topology.neighbours(i, 0).out) == len(topology.neighbours(i, 0).in_) == degree
     again = topologies.get("random-regular", n, degree=degree, seed=seed)
     assert topology.edges(0) == again.edges(0)
-
-
-def test_random_regular_differs_between_seeds_and_never_changes_for_one() -> None:
-    found = {topologies.get("random-regular", 16, degree=3, seed=s).edges(0) for s in range(20)}
-    assert len(found) == 20
-    golden = topologies.get("random-regular", 8, degree=3, seed=1)
-    out = [golden.neighbours(i, 0).out for i in range(8)]
-    assert out == [(1, 5, 6), (0, 4, 5), (3, 6, 7), (2, 4, 5), (1, 3, 7), (0, 1, 3), (0, 2, 7), (2, 4, 6)]
 
 
 def test_random_regular_draws_again_until_it_is_connected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,11 +155,6 @@ def test_epidemic_that_joins_not_all_nodes_says_so(monkeypatch: pytest.MonkeyPat
         topologies.get("epidemic", 500, peers=1, rounds=4)
 
 
-def test_a_double_zero_is_no_slow_mode() -> None:
-    """Eigenvalues of its period are 1, 0, 0, 0, in fractions; in floats two come out as 1e-11."""
-    assert topologies.get("epidemic", 4).spectral_gap() == 1.0
-
-
 def test_spectral_gaps_have_their_closed_forms() -> None:
     for n in SIZES:
         angle = 2 * math.pi * np.arange(1, n) / n
@@ -192,13 +167,6 @@ def test_spectral_gaps_have_their_closed_forms() -> None:
             assert topologies.get("exponential", n).spectral_gap() == pytest.approx(2 / (1 + math.ceil(math.log2(n))))
         if n & (n - 1) == 0:
             assert topologies.get("one-peer-exponential", n).spectral_gap() == pytest.approx(1)
-
-
-def test_spectral_gap_of_a_torus_has_its_closed_form() -> None:
-    row, col = np.meshgrid(np.arange(5), np.arange(4))
-    values = (1 + 2 * np.cos(2 * math.pi * row / 5) + 2 * np.cos(2 * math.pi * col / 4)) / 5
-    second = np.sort(np.abs(values).ravel())[-2]
-    assert topologies.get("torus", 20).spectral_gap() == pytest.approx(1 - second)
 
 
 def test_weights_can_be_chosen() -> None:
@@ -219,23 +187,14 @@ def test_weights_can_be_chosen() -> None:
     ("name", "n", "params", "message"),
     [
         ("rign", 4, {}, "unknown topology 'rign'; did you mean ring"),
-        ("xyz", 4, {}, "unknown topology 'xyz'; valid: complete, directed-ring"),
         ("ring", 1, {}, "at least 2 nodes, not 1"),
-        ("ring", True, {}, "at least 2 nodes"),
-        ("ring", 4.0, {}, "at least 2 nodes"),
         ("ring", 4, {"degre": 3}, "unknown parameter of topology 'ring' 'degre'; valid: weights"),
-        ("random-regular", 8, {"degre": 3}, "did you mean degree"),
         ("random-regular", 8, {"degree": 8}, "integer from 2 to 7; the nearest valid value is 7"),
-        ("random-regular", 8, {"degree": 1}, "the nearest valid value is 2"),
-        ("random-regular", 8, {"degree": "3"}, "degree of random-regular on 8 nodes = '3' must be an integer"),
         ("random-regular", 7, {"degree": 3}, "needs an even degree; 3 is odd, use 2"),
         ("random-regular", 8, {"seed": -1}, "seed of random-regular = -1"),
         ("torus", 12, {"rows": 5}, "rows = 5 does not divide 12 nodes; the nearest that does is 4"),
-        ("torus", 12, {"cols": 0}, "the nearest valid value is 1"),
         ("torus", 12, {"rows": 3, "cols": 2}, "3 x 2 is not 12 nodes; with rows = 3 use cols = 4"),
         ("epidemic", 8, {"peers": 8}, "peers of epidemic on 8 nodes = 8 must be an integer from 1 to 7"),
-        ("epidemic", 8, {"peers": 0}, "the nearest valid value is 1"),
-        ("epidemic", 8, {"rounds": 3}, "the nearest valid value is 4"),
         ("file", 4, {}, "topology 'file' needs the parameter 'text'"),
     ],
 )

@@ -51,11 +51,6 @@ def test_directed_json_gets_column_stochastic_weights(read: Any) -> None:
     assert topology.neighbours(0, 0).out == (1, 2) and topology.neighbours(0, 0).in_ == (2,)
 
 
-def test_a_name_goes_before_an_index(read: Any) -> None:
-    topology = read({"edges": [["1", "0"], ["1", "x"]]}, ("1", "0", "x"))
-    assert topology.neighbours(0, 0).out == (1, 2)
-
-
 def test_plain_edge_list(read: Any) -> None:
     text = "# three boards in a row\n\na b   # first\n1 c\n"
     assert read(text).edges(0) == read({"edges": PATH}).edges(0)
@@ -68,13 +63,6 @@ def test_plain_edge_list(read: Any) -> None:
 def test_rounds_make_it_time_varying(read: Any, wrap: Any) -> None:
     topology = read(wrap([{"directed": True, "edges": PATH}, {"directed": True, "edges": [["c", "a"]]}]))
     assert topology.period == 2 and topology.edges(0) == ((0, 1), (1, 2)) and topology.edges(3) == ((2, 0),)
-
-
-def test_rounds_share_what_is_said_once(read: Any) -> None:
-    mixed = [{"edges": CYCLE}, {"edges": CYCLE, "weights": "column"}]
-    shared = read({"directed": True, "weights": "uniform", "rounds": mixed})
-    assert shared.directed and shared.weights == "given"
-    assert read({"weights": "uniform", "rounds": [{"edges": CYCLE}]}).weights == "uniform"
 
 
 def test_weights_by_scheme_by_matrix_and_by_parameter(read: Any) -> None:
@@ -109,32 +97,16 @@ def test_by_registry() -> None:
     ("content", "message"),
     [
         ("a b\nb d\n", r"line 2: unknown node 'd'; valid: a, b, c \(or an index from 0 to 2\)"),
-        ("a b\nb 3\n", "line 2: unknown node '3'"),
         ("a b c\n", "line 1: expected two nodes"),
         ("a b\n" + "x" * 100, r"line 2: .*xxx\.\.\.$"),
         ("a b\nb b\n", "line 2: node 'b' is joined to itself"),
-        ("a " + "9" * 5000, "line 1: unknown node"),
         ('{"edges":\n [["a" "b"]]}', "line 2: not valid JSON"),
-        ('{"edges": [[' + "9" * 5000 + ', "b"]]}', "Exceeds the limit"),
-        ("[" * 100_000, "nested too deeply|not valid JSON"),
-        ("[]", "at least one round"),
         ({"rounds": 3}, "at least one round"),
-        ([3], "round 0: expected an object with edges, not 3"),
         ({"edge": PATH}, "unknown key 'edge'; did you mean edges"),
-        ({"rounds": [], "edges": PATH}, "unknown key 'edges'"),
-        ([{"edges": PATH, "period": 2}], "round 0: unknown key 'period'"),
         ({"directed": "yes", "edges": PATH}, "directed must be true or false, not 'yes'"),
-        ({"directed": True}, "expected edges, a list of pairs"),
         ({"edges": [["a", "b"], ["b"]]}, "edge 2: expected a pair of nodes"),
-        ({"edges": [["a", "b"], ["b", 3]]}, "edge 2: unknown node 3"),
-        ({"edges": [["a", True]]}, "edge 1: unknown node True"),
-        ({"edges": [["a", ["b"]]]}, "edge 1: unknown node"),
-        ({"edges": [["a", 0]]}, "edge 1: node 'a' is joined to itself"),
-        ({"edges": PATH, "weights": [[1, 2], [3]]}, "3 rows of 3 numbers"),
         ({"edges": PATH, "weights": [[0.5, 0.5], [0.5, 0.5]]}, "3 rows of 3 numbers"),
-        ({"edges": PATH, "weights": [[10**400] * 3] * 3}, "3 rows of 3 numbers"),
         ('{"edges": [["a","b"],["b","c"]], "weights": [[NaN,1,0],[0,1,0],[0,0,1]]}', "finite and not negative"),
-        ({"edges": PATH, "weights": [[0, 1, 0], [0.5, 0, 0.5], [0, 1, 0]]}, "a node's own above 0"),
         ({"edges": PATH, "weights": [[0.5, 0.25, 0.25], [0.5, 0.5, 0], [0, 0, 1]]}, r"\[0\]\[2\] = 0.25 does not go"),
         ({"edges": PATH, "weights": [[0.5, 0.1, 0], [0.5, 0.5, 0.1], [0, 0.1, 1]]}, "neither the rows nor the columns"),
         (b"a b\nb \xff\n", "line 2: not text in UTF-8"),

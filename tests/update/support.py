@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from edgegossip.update.bundle import PIECE_BYTES, Blob, BundleEntry, ReleaseManifest
-from edgegossip.update.install import Tree
+from edgegossip.update.install import OsTree
 from lab.sim.disk import FakeDisk
 
 HOME = "/opt/edgegossip"
@@ -55,7 +55,7 @@ def site_of(
     return folder
 
 
-class FakeTree(FakeDisk, Tree):
+class FakeTree(FakeDisk, OsTree):
     """A board's /opt on a disk that loses power. Files are never opened again for writing."""
 
     def create(self, path: str):

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from edgegossip import codecs, training
+from edgegossip import training
 from edgegossip.choices import did_you_mean
 from edgegossip.fleet.launch.fork_server import ForkServer
 from edgegossip.fleet.launch.gossip import LocalRun, spawn_board, start_fork_server
@@ -254,9 +254,8 @@ def _make(
 ) -> tuple[Coordinator, CoordinatorCheckpointer]:
     """Return the coordinator, and what keeps how far its run is. `elsewhere`: its boards are
     started there, and it waits for them."""
-    codec, layout = codecs.get(recipe.codec.name, **recipe.codec.params), first.layout
-    path = folder.checkpoint_dir / COORDINATOR
-    checkpointer = CoordinatorCheckpointer(path, layout, run_id, members, codec, recipe.checkpoint, sink, COORDINATOR)
+    layout, path = first.layout, folder.checkpoint_dir / COORDINATOR
+    checkpointer = CoordinatorCheckpointer(COORDINATOR, path, layout, run_id, members, recipe.checkpoint, sink)
     over: Callable[[], None] = partial(checkpointer.close, over=True)
     waits: dict[str, Any] = {"join_s": math.inf, "record_boards": True, "return_s": RETURN_S, "on_over": over}
     coordinator = Coordinator(

@@ -14,7 +14,6 @@ one end of a round of its own to the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,19 +29,12 @@ from tests.gossip.paper import graphs
 from tests.gossip.paper.cases import TOLERANCE, N
 from tests.gossip.paper.compression import Compression
 from tests.gossip.paper.fleet import Fleet
-from tests.gossip.paper.momentum import HeavyBall, Momentum, Nesterov, Plain, QuasiGlobal
+from tests.gossip.paper.momentum import Momentum, Plain, rule
 from tests.gossip.paper.problem import Problem
 
 pytestmark = pytest.mark.no_cover
 
 NODES, ROUNDS, FACTOR = 6, 20, 0.8
-MOMENTA: dict[str, Callable[[], Momentum]] = {
-    "none": Plain,
-    "heavy-ball": lambda: HeavyBall(FACTOR),
-    "nesterov": lambda: Nesterov(FACTOR),
-    "quasi-global": lambda: QuasiGlobal(FACTOR),
-    "quasi-global-nesterov": lambda: QuasiGlobal(FACTOR, nesterov=True),
-}
 
 
 @dataclass
@@ -150,7 +142,7 @@ def make(
     algorithm = with_momentum(gossip.get("ad-psgd", eta=eta), kind, FACTOR)
     fleet = Replay(algorithm, topology, codecs.get(codec[0], **codec[1]), x0, seed)
     compression = Compression(fleet.codec, fleet.layout, fleet.view(0), {})
-    fleet.begin(Reference(x0.astype(np.float64), Problem.of(NODES, N, seed), eta, compression, MOMENTA[kind]()))
+    fleet.begin(Reference(x0.astype(np.float64), Problem.of(NODES, N, seed), eta, compression, rule(kind, FACTOR)))
     return fleet, rng
 
 
@@ -190,24 +182,3 @@ def play(fleet: Replay, rng: np.random.Generator) -> None:
         else:
             fleet.hand_over(*edges[int(rng.integers(len(edges)))])
     assert fleet.reference.averages > NODES * ROUNDS / 3
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_an_exchange_without_interruption_is_the_average_of_two_models(seed: int) -> None:
-    """The paper's matrices: X <- W_k X, then the gradient of the model before."""
-    fleet, rng = make("undirected", ("fp32", {}), 1.0, seed)
-    x, problem = fleet.x0.astype(np.float64), fleet.reference.problem
-    for _ in range(NODES * ROUNDS):
-        i = int(rng.integers(NODES))
-        taken = fleet.models_taken[i].astype(np.float64)
-        round = fleet.algorithm.round(fleet.states[i])
-        fleet.step(i)
-        x[i] -= problem.rate(round) * problem.gradient(round, i, taken)
-        ((_, j),) = [edge for edge, frames in fleet.mail.items() if frames]  # the request
-        w = np.eye(NODES)
-        w[[i, i, j, j], [i, j, i, j]] = 0.5
-        x = w @ x
-        while edges := [edge for edge, frames in fleet.mail.items() if frames]:
-            fleet.hand_over(*edges[0])
-        models = np.stack([fleet.algorithm.model(s) for s in fleet.states])
-        np.testing.assert_allclose(models, x, rtol=0, atol=TOLERANCE)

@@ -3,27 +3,16 @@ rate that falls to a tenth half way."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from edgegossip.gossip.momentum import KINDS, with_momentum
 from tests.gossip.paper.cases import CASES, MANY, ROUNDS, TOLERANCE, compare
-from tests.gossip.paper.momentum import HeavyBall, Momentum, Nesterov, QuasiGlobal
+from tests.gossip.paper.momentum import rule
 
 pytestmark = pytest.mark.no_cover
 
 FACTOR = 0.8
 NAMES = [name for name, case in CASES.items() if "momentum" not in case.params and case.steps == 1]
-
-
-def rule(kind: str) -> Momentum:
-    return {
-        "heavy-ball": HeavyBall(FACTOR),
-        "nesterov": Nesterov(FACTOR),
-        "quasi-global": QuasiGlobal(FACTOR),
-        "quasi-global-nesterov": QuasiGlobal(FACTOR, nesterov=True),
-    }[kind]
 
 
 ROTATING = [(name, KINDS[1 + k % 4], k % 2 == 0) for k, name in enumerate(NAMES)]
@@ -62,25 +51,6 @@ def check(name: str, kind: str, compressed: bool, rounds: int) -> None:
         lr=0.02,
         decay_at=rounds // 2,
         wrap=lambda algorithm: with_momentum(algorithm, kind, FACTOR),
-        momentum=rule(kind),
+        momentum=rule(kind, FACTOR),
         tolerance=tolerance,
     )
-
-
-WRONG: dict[str, tuple[str, Momentum]] = {
-    "local for quasi-global": ("quasi-global", HeavyBall(FACTOR)),
-    "heavy ball for nesterov": ("nesterov", HeavyBall(FACTOR)),
-    "another factor": ("heavy-ball", HeavyBall(0.899)),
-    "quasi-global without nesterov": ("quasi-global-nesterov", QuasiGlobal(FACTOR)),
-}
-
-
-@pytest.mark.parametrize("fault", WRONG)
-def test_a_wrong_rule_does_not_pass(fault: str) -> None:
-    kind, momentum = WRONG[fault]
-
-    def wrap(algorithm: Any) -> Any:
-        return with_momentum(algorithm, kind, FACTOR)
-
-    with pytest.raises(AssertionError):
-        compare("dpsgd", "undirected", ("fp32", {}, 1.0), nodes=6, seed=2, wrap=wrap, momentum=momentum)

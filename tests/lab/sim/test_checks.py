@@ -11,7 +11,6 @@ from edgegossip import gossip
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import Audit
 from lab.sim import checkers, convergence, ledger, naming
-from lab.sim.disk import Saved
 from lab.sim.ledger import Ledger
 from lab.sim.naming import Named
 
@@ -48,14 +47,6 @@ def test_ledger_follows_updates_only() -> None:
     assert made.fault(0, Audit()) is None
 
 
-def test_ledger_goes_back_with_a_checkpoint() -> None:
-    made = books()
-    kept = Saved(None, 0, made.accounts[0].copy())
-    made.updated(0, np.ones(3, np.float32))
-    made.booted(0, kept, np.zeros(3, np.float32), True, *AT_ONCE)
-    assert made.fault(0, audit(2.0, 1.0)) is None
-
-
 @pytest.mark.parametrize(
     ("seen", "sent", "mass", "weight"), [(1.0, 0.0, 3.0, 1.5), (0.0, 1.0, 1.0, 0.5), (1.0, 0.5, 2.5, 1.25)]
 )
@@ -72,15 +63,6 @@ def test_ledger_closes_the_account_of_an_edge_when_a_disk_was_lost(
     other = books()
     other.closed(0, 1, before, audit(mass + 0.1, weight))
     assert other.fault(0, audit(mass + 0.1, weight)) is not None
-
-
-@pytest.mark.parametrize(("weight", "right"), [(1.5, True), (1.25, False)])
-def test_ledger_closes_an_account_though_the_same_message_brings_a_model(weight: float, right: bool) -> None:
-    made = books()
-    before, after = audit(3.0, 1.5, 0.0, 1.0), audit(9.0, weight)
-    made.booted(1, None, np.zeros(3, np.float32), True, *AT_ONCE)
-    made.closed(0, 1, before, after, adopts=True)
-    assert (made.fault(0, after) is None) == right
 
 
 def test_ledger_takes_part_of_an_update_while_the_weight_is_small() -> None:
@@ -213,20 +195,6 @@ def test_rounds_that_mixing_takes() -> None:
     assert rounds("directed-ring", everybody, share=0.9) == 4 and rounds("complete", everybody, share=0.9) == 1
 
 
-def test_contraction_of_push_sum_is_that_of_the_ratio() -> None:
-    rng, n = np.random.default_rng(1), 5
-    topology, talks = topologies.get("directed-ring", n), np.ones((n, n), np.bool_)
-    u = rng.uniform(0.2, 2.0, n)
-    z = rng.normal(size=(n, 3))
-    factor = convergence.contraction(topology, range(8), range(n), talks, 0.7, u)
-    x, w = z * u[:, None], u.copy()
-    for r in range(8):
-        p = convergence.effective(topology, r, talks, 0.7, True)
-        x, w = p @ x, p @ w
-    assert convergence.spread(list(x / w[:, None])) <= factor * convergence.spread(list(z)) + 1e-12
-    assert convergence.spread([z[0]]) == 0.0
-
-
 def test_who_is_gone_takes_no_weight_along() -> None:
     topology, talks = topologies.get("ring", 4), np.ones((4, 4), np.bool_)
     talks[2, :] = talks[:, 2] = False
@@ -251,11 +219,3 @@ def test_implausible() -> None:
     assert checkers.implausible_fault([huge]) is None
     assert checkers.implausible_fault([huge, one]) is None
     assert "from 2 to 2e+06" in str(checkers.implausible_fault([one, huge]))
-
-
-def test_means_over_time() -> None:
-    averages = convergence.Averages()
-    for k in range(4):
-        averages.add(0, np.array([float(k)]))
-        averages.add(1, np.array([3.0 - k]))
-    assert averages.spread() == 0.0

@@ -1,6 +1,5 @@
 """The words of a SPEC, and what is drawn from them."""
 
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -23,21 +22,6 @@ def drawn(spec: str, seed: int = 0, nodes: int = 4) -> tuple[Fault, ...]:
     return faults.draw(faults.parse(spec), Random(seed), nodes, EDGES, 10.0)
 
 
-def test_there_are_at_least_the_promised_kinds() -> None:
-    promised = {"delay", "loss", "duplication", "reorder", "one-way-cut", "split", "slow-link", "flapping"}
-    promised |= {
-        "crash",
-        "old-checkpoint",
-        "empty-disk",
-        "torn-write",
-        "lost-write",
-        "clock-jump",
-        "late-join",
-        "leave",
-    }
-    assert promised <= set(KINDS) and len(faults.BYZANTINE) >= 4
-
-
 @given(st.integers(0, 10**6), st.integers(2, 8))
 def test_what_is_drawn_is_within_bounds_and_its_words_give_it_again(seed: int, nodes: int) -> None:
     links = [(i, (i + 1) % nodes) for i in range(nodes)]
@@ -50,15 +34,6 @@ def test_what_is_drawn_is_within_bounds_and_its_words_give_it_again(seed: int, n
         assert all(0 <= i < nodes for i in fault.nodes)
         assert KINDS[fault.kind].low - 0.01 <= fault.strength <= KINDS[fault.kind].high + 0.01
     assert faults.parse(",".join(map(str, found)) or "none").exact == found
-
-
-def test_the_guide_names_every_kind_with_its_range() -> None:
-    guide = (Path(__file__).parents[3] / "lab" / "sim" / "README.md").read_text()
-    rows = [line for line in guide.splitlines() if line.startswith("| `")]
-    for kind in KINDS.values():
-        named = [row for row in rows if f"`{kind.name}`" in row]
-        assert named, kind.name
-        assert not kind.unit or any(f"{kind.low:g} to {kind.high:g}" in row for row in named), kind.name
 
 
 def test_all_draws_every_kind_sooner_or_later() -> None:
@@ -86,14 +61,6 @@ def test_who_is_weighed_is_known(name: str) -> None:
     assert bool({Aux.PUSH_SUM_WEIGHT, Aux.EXAMPLES, Aux.STEPS} & set(numbers)) == (name in faults.WEIGHED)
 
 
-def test_nothing_is_drawn_twice() -> None:
-    for seed in range(300):
-        found = [f.kind for f in faults.draw(faults.parse("all"), Random(seed), 4, EDGES, 10.0, "sgp")]
-        besides = [k for k in found if KINDS[k].share]
-        assert len(found) == len(set(found)) <= faults.MOST_DRAWN + len(besides)
-        assert set(besides) <= {"newcomer", "byzantine-flood", "other-model"}
-
-
 def test_a_flood_comes_besides_what_is_drawn_and_changes_nothing_else() -> None:
     found = {seed: drawn("all", seed) for seed in range(2000)}
     flooded = [seed for seed, those in found.items() if any(f.kind == "byzantine-flood" for f in those)]
@@ -110,10 +77,6 @@ def test_asked_kinds_come_as_often_as_asked_and_a_strength_is_kept() -> None:
     assert drawn("none") == () and drawn("") == ()
 
 
-def test_a_kind_can_be_taken_out() -> None:
-    assert "loss" not in faults.parse("all,-loss").pool
-
-
 def test_only_one_leaves_and_only_one_joins_late() -> None:
     for seed in range(50):
         found = [f.kind for f in drawn("leave=3,late-join=3", seed)]
@@ -125,16 +88,10 @@ def test_only_one_leaves_and_only_one_joins_late() -> None:
     [
         ("los=0.1", "did you mean loss"),
         ("loss=2", "at most 1$"),
-        ("delay=61", "at most 60 s$"),
         ("loss=x", "is not a number"),
-        ("loss=nan", "is not a number"),
-        ("crash=1.5", "whole number"),
         ("crash@3:2", "FROM-TO"),
         ("crash@3-5", "1 node after the colon, not 0; such as crash@3-5:2"),
-        ("split@3", r"such as split@3-5:0\+3"),
         ("split@3-5", r"the nodes of one side after the colon, not 0; such as split@3-5:0\+3"),
-        ("one-way-cut@3-5:1", r"2 nodes after the colon, not 1; such as one-way-cut@3-5:0\+1"),
-        ("loss=0.1@3-5:1", "no nodes after the colon, not 1; such as loss=0.02@3-5"),
         ("crash@5-3:1", "ends before"),
         ("crash@3-5:9", "there are 4 nodes"),
     ],

@@ -32,9 +32,8 @@ def test_killed(name: str) -> None:
     assert not right.violations, f"{right.schedule.command()}: {right.violations[0]}"
 
 
-def test_every_mutant_is_killed_or_explained() -> None:
-    assert set(RECORDED) == {m.name for m in MUTANTS.values() if not m.equivalent}
-    assert len(RECORDED) >= 25
+def test_every_mutant_is_killed() -> None:
+    assert set(RECORDED) == set(MUTANTS)
 
 
 def test_all_still_apply() -> None:
@@ -90,6 +89,6 @@ def test_the_right_code_is_back_afterwards() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", [m.name for m in MUTANTS.values() if not m.equivalent])
+@pytest.mark.parametrize("name", MUTANTS)
 def test_found_from_the_start(name: str) -> None:
     assert search(MUTANTS[name], 300).seed is not None

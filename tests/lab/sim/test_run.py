@@ -44,11 +44,6 @@ def test_a_seed_gives_the_same_run_bit_for_bit(name: str) -> None:
     assert one.rounds >= 3 * 3 and one.events > one.rounds
 
 
-def test_another_seed_goes_another_way() -> None:
-    options = Options(algorithms=(Named("dpsgd"),), nodes=3, rounds=3, faults="loss=0.2,delay")
-    assert len({run_schedule(draw(seed, options)).digest for seed in range(3)}) == 3
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_frames_as_bytes_and_as_they_are_go_the_same_way(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = draw(seed, Options(nodes=4, rounds=6))
@@ -57,16 +52,6 @@ def test_frames_as_bytes_and_as_they_are_go_the_same_way(seed: int, monkeypatch:
         monkeypatch.setattr("lab.sim.schedule.WIRE_EVERY", every)
         seen.append((schedule.by_wire, run_schedule(schedule).digest))
     assert [wire for wire, _ in seen] == [True, False] and seen[0][1] == seen[1][1]
-
-
-def test_a_trace_changes_nothing_and_tells_what_happens() -> None:
-    schedule = draw(7, Options(algorithms=(Named("sgp"),), faults="loss=0.3,crash,late-join,byzantine-nan", rounds=8))
-    lines: list[str] = []
-    assert run_schedule(schedule).digest == run_schedule(schedule, say=lines.append).digest
-    text = "\n".join(lines)
-    said_first = ("starts from", "steps in round", "->", "<-", "is done", "fault: crash", "hears that", "all is well")
-    for said in (*said_first, ", lost (loss)", "end of fault: loss=0.3", "end of fault: late-join"):
-        assert said in text
 
 
 def traced(algorithm: str, faults: str) -> str:
@@ -100,12 +85,6 @@ def test_a_deaf_board_hears_nothing_and_is_heard() -> None:
     heard = [float(line.split()[0]) for line in text.splitlines() if re.search(r"   1  <- \d", line)]
     assert ", lost (deaf)" in text and not [s for s in heard if 2.5 < s < 4.0]
     assert [s for s in re.findall(r"([\d.]+)   [02]  <- 1: model", text) if 1.1 < float(s) < 4.0]
-
-
-def test_ids_are_exact_and_nobody_is_nan_away() -> None:
-    text = traced("choco-sgd", "split@0-4:0,loss=0.3@0-5")
-    assert re.search(r"session=[0-9a-f]{9,12}\b", text) and "e+" not in text
-    assert "no neighbour heard" in text and "nan" not in text
 
 
 def test_a_small_campaign_over_everything_finds_nothing() -> None:
@@ -150,7 +129,7 @@ def test_no_averaging_rate_is_drawn_above_the_default_for_the_codec() -> None:
     assert draw(460, Options(codec=topk)).algorithm == Named.of("quant-sgp", {"eta": 0.375})
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_the_command_of_a_schedule_gives_it_again(seed: int) -> None:
     schedule = draw(seed, Options(values=16 + seed % 2))
     words = shlex.split(schedule.command())
@@ -280,9 +259,3 @@ def test_shrinking_keeps_the_rule_and_takes_away_what_it_can() -> None:
     assert small.algorithm == Named("dpsgd") and small.codec == Named("fp32") and small.workload == "consensus"
     assert fails(small) == "some-rule"
     assert shrink(schedule, fails, most_tries=0) == schedule
-
-
-def test_a_campaign_in_two_processes_finds_the_same() -> None:
-    options = Options(nodes=2, rounds=2)
-    one, two = campaign(range(20), options), campaign(range(20), options, jobs=2)
-    assert one.faults == two.faults and one.events == two.events and two.schedules == 20

@@ -34,8 +34,6 @@ from lab.sim.command import fixed_by
 from tests.lab.sim.mutants.catalogue import MUTANTS
 from tests.lab.sim.mutants.search import replay
 
-SERVER = Options(mode="server")
-
 
 def invoke(*words: str) -> Any:
     return CliRunner().invoke(sim, list(words), standalone_mode=False, catch_exceptions=True)
@@ -137,7 +135,7 @@ def test_every_rule_is_broken_by_some_mutant(rule: str) -> None:
 def test_the_guide_names_every_kind_with_its_range_and_every_rule() -> None:
     guide = (Path(__file__).parents[3] / "lab" / "sim" / "README.md").read_text()
     rows = [line for line in guide.splitlines() if line.startswith("| `")]
-    for kind in SERVER_KINDS.values():
+    for kind in {**faults.KINDS, **SERVER_KINDS}.values():
         named = [row for row in rows if f"`{kind.name}`" in row]
         assert named, kind.name
         assert not kind.unit or any(f"{kind.low:g} to {kind.high:g}" in row for row in named), kind.name
@@ -172,18 +170,11 @@ def test_what_only_one_of_them_has_says_which_it_is(options: Options, server: bo
     ("words", "said"),
     [
         (("--server", "quorums=2"), "unknown key 'quorums'"),
-        (("--server", "quorum=-1"), "quorum=-1"),
-        (("--server", "fraction=2"), "fraction=2"),
-        (("--server", "weighting=fair"), "valid: examples, uniform"),
-        (("--server", "downlink=powersgd"), "server.downlink"),
         (("--mode", "server", "--topology", "ring"), "no topology"),
-        (("--mode", "server", "--faults", "flapping"), "unknown kind 'flapping'"),
         (("--mode", "gossip", "--faults", "coordinator-kill"), "unknown kind 'coordinator-kill'"),
         (("--mode", "gossip", "quickstart-server"), "server recipe"),
-        (("--mode", "shell", "quickstart-server"), "server recipe"),
         (("--mode", "shell", "--server", "quorum=2"), "no coordinator"),
         (("--mode", "server", "quickstart-gossip"), "gossip recipe"),
-        (("quickstart-server", "--set", "server.strategy=krum"), "krum"),
     ],
 )
 def test_a_wrong_command_line_is_refused_with_what_is_allowed(words: tuple[str, ...], said: str) -> None:
@@ -219,15 +210,3 @@ def test_a_failure_is_made_small_and_its_command_replays_it() -> None:
     assert fails(schedule) is None
     assert done.return_value == 6 and "VIOLATION of ends" in done.output
     assert len(small.faults) <= len(schedule.faults) and small.rounds < schedule.rounds
-
-
-def test_faults_of_both_are_the_same_words() -> None:
-    spec = ",".join(map(str, faults.draw(faults.parse("all,coordinator-kill", SERVER_KINDS), _random(), 4, (), 9.0)))
-    found = faults.parse(spec, SERVER_KINDS).exact
-    assert ",".join(map(str, found)) == spec and any(f.kind == "coordinator-kill" for f in found)
-
-
-def _random() -> Any:
-    from random import Random
-
-    return Random(5)

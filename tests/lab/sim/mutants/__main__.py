@@ -2,8 +2,7 @@
 
 Looks for the first schedule that kills each mutant and prints a table. `--record`, for all of them,
 writes killed.json, from which the tests replay, and lab/results/pages/mutants.json, of which
-lab/results/ makes the page. Exits with 1 when one survives that is not said to be
-equivalent."""
+lab/results/ makes the page. Exits with 1 when one survives."""
 
 from __future__ import annotations
 
@@ -30,13 +29,11 @@ def main() -> int:
     args = parser.parse_args()
     found = []
     for name in args.mutant or MUTANTS:
-        if args.record and not args.mutant and MUTANTS[name].equivalent:
-            continue
         found.append(search(MUTANTS[name], args.seeds))
         print(f"{name:32} {_outcome(found[-1])}", flush=True)
     if args.record:
         _record(found)
-    survivors = [f.mutant for f in found if f.seed is None and not MUTANTS[f.mutant].equivalent]
+    survivors = [f.mutant for f in found if f.seed is None]
     killed = [f.mutant for f in found if f.seed is not None]
     print(f"{len(killed)} of {len(found)} killed" + (f"; survivors: {', '.join(survivors)}" if survivors else ""))
     return 1 if survivors else 0
@@ -55,30 +52,20 @@ def _record(found: list[Found]) -> None:
         for f in found
         if f.seed is not None
     }
-    known = {name: row for name, row in {**known, **new}.items() if name in MUTANTS and not MUTANTS[name].equivalent}
+    known = {name: row for name, row in {**known, **new}.items() if name in MUTANTS}
     KILLED.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
     RESULTS.write_text(json.dumps(_document(known), indent=1) + "\n")
 
 
 def _document(known: dict[str, dict[str, object]]) -> dict[str, object]:
-    """Both tables, as lab/results/pages keeps them."""
-    killed = [
+    """The table, as lab/results/pages keeps it."""
+    rows = [
         [f"`{name}`", m.what, *(str(row[key]) for key in ("algorithm", "rule", "seed", "schedules"))]
         for name, m in MUTANTS.items()
         if (row := known.get(name)) is not None
     ]
-    equal = [[f"`{m.name}`", m.what, m.equivalent] for m in MUTANTS.values() if m.equivalent]
-    heads = (
-        ["mutant", "what is wrong", "algorithm", "killed by the rule", "at seed", "schedules"],
-        ["mutant", "what is wrong", "why no schedule shows it"],
-    )
-    return {
-        "source": result_source(),
-        "tables": [
-            {"head": head, "right": [False] * len(head), "rows": rows}
-            for head, rows in zip(heads, (killed, equal), strict=True)
-        ],
-    }
+    head = ["mutant", "what is wrong", "algorithm", "killed by the rule", "at seed", "schedules"]
+    return {"source": result_source(), "tables": [{"head": head, "right": [False] * len(head), "rows": rows}]}
 
 
 if __name__ == "__main__":

@@ -21,24 +21,6 @@ MUTANTS = (
         {"faults": "all,duplication=0.5"},
     ),
     Mutant(
-        "stale-session-accepted",
-        "messages of a session that is over count",
-        ("choco-sgd", "sgp", "quant-sgp"),
-        (Edit(SYNCHRONOUS + "_receive_next", "test session", "edge.session"),),
-        {"faults": "all,old-checkpoint,crash"},
-        equivalent=(
-            "A message of a session that is over counts only if it is the next by its number; what it did is replaced by the "
-            "full state with which the new session begins."
-        ),
-    ),
-    Mutant(
-        "gap-ignored",
-        "a message after a gap is taken in as if nothing was missing",
-        ("choco-sgd", "sgp", "quant-sgp"),
-        (Edit(SYNCHRONOUS + "_receive_next", "BoolOp position", "$1"),),
-        {"faults": "all,loss=0.2"},
-    ),
-    Mutant(
         "gap-unnoticed",
         "no new session is opened when a message is missing",
         ("choco-sgd", "sgp", "parallel-sgd"),
@@ -60,20 +42,6 @@ MUTANTS = (
         {"faults": "replay=0.3,duplication=0.6,empty-disk=3", "rounds": 4, "deadline_s": 4.0},
     ),
     Mutant(
-        "any-weight-of-a-full-state-believed",
-        "a full state of push-sum may bring any weight",
-        ("sgp", "sparse-push", "quant-sgp"),
-        (Edit("edgegossip.gossip.push:Push.adopt", "test any", "False"),),
-        {"faults": "all,byzantine-state=1,loss=0.3"},
-    ),
-    Mutant(
-        "broken-stream-kept-quiet",
-        "a sender whose streams broke neither asks its receivers to open them anew",
-        ("choco-sgd", "sgp"),
-        (Edit(SYNCHRONOUS + "_reminders", "test incarnations", "False"),),
-        {"faults": "all,crash"},
-    ),
-    Mutant(
         "full-state-ignored",
         "a full state moves the numbers on, and its vectors are not looked at",
         (*REPLICAS, "sgp"),
@@ -86,24 +54,6 @@ MUTANTS = (
         ("choco-sgd",),
         (Edit("edgegossip.gossip.symmetric:Symmetric.adopt", "Dict", "{**$1, $0: $2 + $1.get($0, 0)}"),),
         {"faults": "all,loss=0.2"},
-    ),
-    Mutant(
-        "full-total-added",
-        "a full total is added whole, not what is new in it",
-        PUSH_SUM,
-        (Edit(PUSH + "adopt", "BinOp mass", "$0"),),
-        {"faults": "all,loss=0.2"},
-    ),
-    Mutant(
-        "full-state-twice",
-        "a full state is taken in though its session is not asked for, or established already",
-        ("choco-sgd", "sgp", "quant-sgp"),
-        (Edit(SYNCHRONOUS + "_receive_state", "BoolOp", "False"),),
-        {"faults": "all,duplication=0.5,reorder=0.5,loss=0.2"},
-        equivalent=(
-            "Of a total only what is new is taken in, so twice is once; an older replica goes with its older number, so the next "
-            "message shows a gap and the replica is asked for anew."
-        ),
     ),
     Mutant(
         "full-state-of-old-parts",
@@ -136,13 +86,6 @@ MUTANTS = (
         {"faults": "all,empty-disk"},
     ),
     Mutant(
-        "numbers-go-on-by-one",
-        "a stream that is broken before its first message looks as if that were still to come",
-        ("bagua-lp:max_ahead=1",),
-        (Edit(SYNCHRONOUS + "_break_streams", "Call advanced", "s.out_edge(k).closed()"),),
-        {"faults": "late-join,delay=2", "rounds": 16},
-    ),
-    Mutant(
         "restart-keeps-sessions",
         "a sender that went back to an older checkpoint goes on in the old sessions",
         (*REPLICAS, "sgp"),
@@ -151,56 +94,6 @@ MUTANTS = (
             Edit(SYNCHRONOUS + "_receive_next", "test session", "$0"),
         ),
         {"faults": "all,old-checkpoint"},
-    ),
-    Mutant(
-        "session-numbers-repeat",
-        "a process opens sessions with the numbers that the one before used",
-        ("choco-sgd", "sgp"),
-        (Edit("edgegossip.gossip.streams:session_id", "Attribute boot", "0"),),
-        {"faults": "all,old-checkpoint,crash,delay=3"},
-        equivalent=(
-            "A sender's messages go on in number and say its process: what is late of an earlier session of that number is "
-            "older than the full state with which the present one began."
-        ),
-    ),
-    Mutant(
-        "retired-life-believed",
-        "a late word of a process whose disk is gone counts",
-        PUSH_SUM,
-        (Edit(SYNCHRONOUS + "_session_opened", "test is_retired", "$0"),),
-        {"faults": "all,empty-disk,delay=3,reorder=0.5"},
-        equivalent=(
-            "Not equivalent, but out of sight: a hello of the lost process must come after one of its successor, and "
-            "no schedule of 150 brought that about."
-        ),
-    ),
-    Mutant(
-        "seen-not-reset",
-        "what came in of a neighbour's earlier life is set off against its new one",
-        PUSH_SUM,
-        (Edit(PUSH + "adopt", "test incarnation", "$0"),),
-        {"faults": "all,empty-disk"},
-        equivalent=(
-            "The books balance either way: what the lost life handed over is taken back instead of staying. A weight may be "
-            "below zero for a while, as it may after every restart."
-        ),
-    ),
-    Mutant(
-        "sent-not-reset",
-        "what was handed to a neighbour's earlier life is handed to its new one as well",
-        PUSH_SUM,
-        (Edit(PUSH + "forget", "test", "True"),),
-        {"faults": "all,empty-disk"},
-        equivalent=(
-            "The books balance either way: the new life gets what the lost one had been handed, instead of nobody."
-        ),
-    ),
-    Mutant(
-        "totals-lost-on-restart",
-        "a restart forgets what was handed over",
-        PUSH_SUM,
-        (Edit(SYNCHRONOUS + "resume", "stmt check_same_run", "s = replace(s, math=replace(s.math, sent={}))"),),
-        {"faults": "all,crash"},
     ),
     Mutant(
         "torn-checkpoint",
@@ -218,40 +111,5 @@ $""",
             ),
         ),
         {"faults": "all,crash"},
-    ),
-    Mutant(
-        "checkpoint-without-replicas",
-        "a checkpoint has no replicas of the neighbours, and the numbers of those that it had",
-        ("choco-sgd", "quant-sgp"),
-        (Edit(SYNCHRONOUS + "resume", "stmt check_same_run", "s = replace(s, math=replace(s.math, copies={}))"),),
-        {"faults": "all,crash"},
-        equivalent=("A process that starts opens all its streams anew, and the full states bring every replica."),
-    ),
-    Mutant(
-        "checkpoint-without-error",
-        "a checkpoint has no error memory",
-        ("deep-squeeze", "sparse-push"),
-        (
-            Edit(
-                SYNCHRONOUS + "resume",
-                "stmt check_same_run",
-                "s = replace(s, math=replace(s.math, memory=self.scheme.publisher.reset(s.math.memory, None)))",
-            ),
-        ),
-        {"faults": "all,crash", "codec": "topk:ratio=0.25"},
-        equivalent=(
-            "What is lost once is bounded, as the error is: means over time see it by e / T. Only the resumed state itself tells."
-        ),
-    ),
-    Mutant(
-        "own-stream-not-recovered",
-        "a node of parallel-sgd that lost its disk does not take back what it said itself",
-        ("parallel-sgd",),
-        (Edit("edgegossip.gossip.parallel:Parallel.adopt", "Compare index", "True"),),
-        {"faults": "empty-disk=2", "rounds": 12},
-        equivalent=(
-            "Its neighbours then forget with it what it had said: all models agree, without updates that were on the lost disk. "
-            "After such a loss no checker knows what the mean should be."
-        ),
     ),
 )
