@@ -8,7 +8,6 @@ boards with a new lease work.
 from __future__ import annotations
 
 import asyncio
-import errno
 import ipaddress
 import socket
 import threading
@@ -116,24 +115,11 @@ def listen_address(text: str, *, insecure: bool) -> Address:
             probe.bind(sockaddr)
             probe.listen(1)  # a second listener on the port is only noticed here
         except OSError as error:
-            raise HostError(_listen_failure(address, error)) from error
+            raise HostError(
+                f"cannot listen on {address}: {_words(error)}; choose another port (0 takes any free one), or an address "
+                "that `ip address` shows"
+            ) from error
     return address
-
-
-def _listen_failure(address: Address, error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return (
-            f"cannot listen on {address}: the port is in use by another program; "
-            "stop that program, or choose another port (0 takes any free one)"
-        )
-    if error.errno == errno.EADDRNOTAVAIL:
-        return (
-            f"cannot listen on {address}: this machine has no such address; "
-            "use 127.0.0.1 or one that `ip address` shows"
-        )
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return f"cannot listen on {address}: ports below 1024 need special rights; choose a port from 1024 to 65535"
-    return f"cannot listen on {address}: {_words(error)}; choose another address"
 
 
 def is_here(address: Address) -> bool:

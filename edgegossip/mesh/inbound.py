@@ -25,7 +25,7 @@ import threading
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -36,14 +36,17 @@ from edgegossip.memory import Buffer
 from edgegossip.mesh._grpc import GenericRpcHandler, grpc
 from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.address import of_caller
-from edgegossip.mesh.base import MeshLimits, Notice, Received, TransportEvent, loop_s
-from edgegossip.mesh.connections import CallerGone, Security, other_name, other_receiver, other_run, other_version
+from edgegossip.mesh.base import CallerGone, MeshLimits, Notice, Received, TransportEvent, loop_s
+from edgegossip.mesh.connections import other_name, other_receiver, other_run, other_version
 from edgegossip.mesh.shelf import KeptFrame, Shelf
 from edgegossip.mesh.wire import METHOD, PROTOCOL_VERSION, ChunkView, parse_request
 from edgegossip.security.limits import RateLimitedLog, TokenBuckets, network_of
 from edgegossip.threads import Queue
 from edgegossip.types import DecodeError, NodeId, PeerError
 from edgegossip.untrusted import Refusal, printable
+
+if TYPE_CHECKING:
+    from edgegossip.mesh.tls_security import TlsSecurity
 
 ACK_INTERVAL_S = 0.01  # between two acknowledgements that nobody waits for
 _MISBEHAVIOUR = {
@@ -106,7 +109,7 @@ class Inbound(GenericRpcHandler):
         inbox: Inbox,
         on_goodbye: Callable[[NodeId, int], None],
         on_fit: Callable[[NodeId, str], None],
-        security: Security | None,
+        security: TlsSecurity | None,
         shelf: Shelf,
     ) -> None:
         self._node, self._run_id, self._session = node, run_id, session
@@ -139,10 +142,6 @@ class Inbound(GenericRpcHandler):
         """Let this peer open streams."""
         self._sources.setdefault(peer, SenderState())
         self._bound_inbox()
-
-    def allows(self, peer: NodeId) -> bool:
-        """Return whether this peer may open streams."""
-        return peer in self._sources
 
     @property
     def is_ready(self) -> bool:

@@ -32,11 +32,10 @@ from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.base import MeshLimits, Notice, PeerDown, PeerUp, SendFailed, SendReceipt, TransportEvent, loop_s
-from edgegossip.mesh.congestion import CongestionWindow, StallDetector, TimeoutEstimator
+from edgegossip.mesh.congestion import CongestionWindow, StallDetector
 from edgegossip.mesh.connections import ChannelFactory, says_nobody_is_there, words_of_rpc_error
-from edgegossip.mesh.services import HEALTH
 from edgegossip.mesh.shelf import Shelf, Views
-from edgegossip.mesh.wire import GRPC_PREFIX_BYTES, METHOD, chunk_message, parse_response
+from edgegossip.mesh.wire import GRPC_PREFIX_BYTES, METHOD, SERVICE, chunk_message, parse_response
 from edgegossip.security.limits import TokenBuckets
 from edgegossip.types import NodeId, PeerError
 from edgegossip.untrusted import printable
@@ -101,7 +100,6 @@ class OutgoingEdge:
     def __init__(
         self,
         peer: NodeId,
-        address: addresses.Address,
         hello: bytes,
         limits: MeshLimits,
         channels: ChannelFactory,
@@ -111,7 +109,7 @@ class OutgoingEdge:
     ) -> None:
         self.peer = peer
         self._random, self._shelf = random, shelf
-        self.address = address
+        self.address: addresses.Address | None = None  # None: not known yet
         self.status = Status.NEW
         self._hello = hello
         self._limits, self._channels = limits, channels
@@ -126,20 +124,17 @@ class OutgoingEdge:
         self._leaving = False
         self._told: set[str] = set()  # what the log heard of the present outage
         self._comings, self._came = TokenBuckets(1 / _COMES_S, _COMES_BURST), False
-        # Of an acknowledgement. It outlives streams: what is usual for this peer stays so.
-        self._ack_timeout = TimeoutEstimator(limits.stall_s, limits.keepalive_s + limits.keepalive_timeout_s)
         self._down_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     # -- what the transport calls
 
-    def start(self, *, given_up: bool = False) -> None:
-        """Begin to try this peer; not one that was `given_up` before its address was known."""
-        if given_up:
-            self.status = Status.UNFIT
-            return
-        self._set_down_timer(self._limits.first_contact_s)
-        self._begin()
+    def connect(self, address: addresses.Address) -> None:
+        """Try this peer at this address from the next attempt on."""
+        is_first, self.address = self.address is None, address
+        if is_first and self.status is Status.NEW:
+            self._set_down_timer(self._limits.first_contact_s)
+            self._begin()
 
     def _begin(self, after: asyncio.Task[None] | None = None) -> None:
         work = self._run(after)
@@ -210,8 +205,9 @@ class OutgoingEdge:
     def reopen(self) -> None:
         """Try the peer again, if it had been given up: another process of it agrees with us."""
         if self.status is Status.UNFIT:
-            self.status = Status.DOWN
-            self._begin(after=self._task)
+            self.status = Status.DOWN if self.address else Status.NEW
+            if self.address:
+                self._begin(after=self._task)
 
     async def drop(self, reason: str) -> None:
         """End the present connection. The peer is tried again, and may show a better certificate
@@ -222,7 +218,7 @@ class OutgoingEdge:
 
     async def offer_revocations(self) -> None:
         """Let the peer know our revocation list, if it can be reached."""
-        if self.status is Status.UP:
+        if self.status is Status.UP and self.address:
             with suppress(PeerError, TimeoutError):
                 async with asyncio.timeout(self._limits.hello_s):
                     await self._channels.check(self.peer, await addresses.resolve(self.address, 0))
@@ -287,6 +283,7 @@ class OutgoingEdge:
     async def _try_stream(self, attempt: int) -> None:
         """Serve one stream from opening to its end. Raises PeerError with the cause, naming the
         address that was tried."""
+        assert self.address is not None
         where: addresses.Address = self.address
         self._dropped = ""
         try:
@@ -325,14 +322,15 @@ class OutgoingEdge:
         already."""
 
         async def is_alive(limit_s: float) -> bool:
-            """Return whether the peer's process answers on this connection."""
+            """Return whether the peer's process answers on this connection, if only that it has no
+            such method."""
             try:
-                await channel.unary_unary(f"/{HEALTH}/Check")(b"", timeout=limit_s)
+                await channel.unary_unary(f"/{SERVICE}/IsAlive")(b"", timeout=limit_s)
             except grpc.aio.AioRpcError as error:
                 return error.code() not in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
             return True
 
-        stalls = StallDetector(self._ack_timeout, self._limits.hung_s, is_alive, self._slow)
+        stalls = StallDetector(self._limits.hung_s, is_alive, self._slow)
         stream = FrameStream(call, self._queue, self._limits, self._acknowledged, self._failed, stalls)
         welcome = await stream.open(self._hello)
         # The process that said goodbye may still welcome a stream while it lingers: that is no peer
@@ -388,12 +386,11 @@ class OutgoingEdge:
         verb = "lost" if was is Status.UP else "cannot reach"
         self._post(Notice(self.peer, f"{verb} {self.peer} {cause}; trying again", answered=answered))
 
-    def _slow(self, silent_s: float, usual_s: float, alive: bool) -> None:
+    def _slow(self, silent_s: float, alive: bool) -> None:
         state = "is alive, but takes no frames" if alive else "does not answer"
         if state not in self._told:
             self._told.add(state)
-            usual = f"{silent_s:.1f} s, where {usual_s:.2g} s is usual"
-            text = f"{self.peer} {state} for {usual}; what is for it waits"
+            text = f"{self.peer} {state} for {silent_s:.1f} s; what is for it waits"
             self._post(Notice(self.peer, text, answered=alive))
 
     def _go_down(self, reason: str, *, left: bool = False) -> None:

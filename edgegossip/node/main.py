@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from edgegossip.mesh import GrpcTransport
     from edgegossip.mesh.tls_security import TlsSecurity
     from edgegossip.node.bootstrap import JoinedRun
-    from edgegossip.node.members import MemberTransport
     from edgegossip.security.identity import Identity
 
 BEAT_S = 1.0
@@ -306,7 +305,7 @@ def _open(
     security: TlsSecurity | None,
     spool: Spool,
     runtime: Runtime,
-) -> tuple[GrpcTransport | MemberTransport, Callable[[], None], RemoteMembers]:
+) -> tuple[GrpcTransport, Callable[[], None], RemoteMembers]:
     """Return a transport that listens, what makes it look for its peers, and who else is in the run
     as far as that is known."""
     if options.joined is not None:

@@ -74,4 +74,3 @@ def test_halves_name_each_other_and_heal(tmp_path: Path) -> None:
         assert any("may be split" in e["text"] for e in fleet.events(4, "notice"))
         net.heal()
         fleet.wait_until(lambda: say("member-here", across, 2), "all are back")
-        assert any("had been split" in e["text"] for k in left | right for e in fleet.events(k, "notice"))

@@ -65,7 +65,7 @@ def test_parse_refuses(text):
 def test_port_in_use():
     with socket.create_server(("127.0.0.1", 0)) as s:
         text = f"127.0.0.1:{s.getsockname()[1]}"
-        with pytest.raises(HostError, match=f"cannot listen on {text}: the port is in use .*0 takes any free one"):
+        with pytest.raises(HostError, match=f"cannot listen on {text}: address already in use; .*0 takes any free one"):
             GrpcTransport("a", RUN, text)
 
 
