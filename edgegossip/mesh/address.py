@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from edgegossip.security.limits import endpoint
+from edgegossip.security.limits import cannot_listen, endpoint
 from edgegossip.types import ConfigError, HostError, PeerError, UsageError
 
 _lock = threading.Lock()
@@ -59,10 +59,7 @@ def parse(text: str, what: str, *, any_port: bool = False) -> Address:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        bracketed = (
-            f"[{host}]:{port_text}" if _is_numeric(host) else f"[{text}]:7700" if _is_numeric(text) else "[::1]:7700"
-        )
-        raise ConfigError(f"{what} {text!r} is not an address: write an IPv6 address as {bracketed}")
+        raise ConfigError(f"{what} {text!r} is not an address: write an IPv6 address in brackets, as [::1]:7700")
     lowest = 0 if any_port else 1
     if not colon or not host or any(c.isspace() or c == "/" for c in host):
         raise ConfigError(f"{what} {text!r} is not an address: write host:port, for example 127.0.0.1:7200")
@@ -115,10 +112,7 @@ def listen_address(text: str, *, insecure: bool) -> Address:
             probe.bind(sockaddr)
             probe.listen(1)  # a second listener on the port is only noticed here
         except OSError as error:
-            raise HostError(
-                f"cannot listen on {address}: {_words(error)}; choose another port (0 takes any free one), or an address "
-                "that `ip address` shows"
-            ) from error
+            raise cannot_listen(address.host, address.port, error) from error
     return address
 
 

@@ -74,6 +74,11 @@ class ChannelFactory:
         return self._aio.secure_channel(target, credentials, options=[*options, *self._security.channel_options(peer)])
 
 
+def place_of(context: grpc.aio.ServicerContext, security: TlsSecurity | None) -> str:
+    """Return host:port of who called."""
+    return addresses.of_caller(context.peer()) if security is None else security.place(context)
+
+
 async def serve(
     where: addresses.Address,
     handlers: Iterable[grpc.GenericRpcHandler],

@@ -5,7 +5,7 @@ Lives on the transport's loop, but for `Inbox.get`, which is the node's end. A f
 top to bottom:
 
     Inbound          admits a stream (identity, rate, Hello), then reads message by message
-    parse_request    makes a ChunkView of a message, without a copy (wire.py)
+    parse_request    makes a ChunkView of a message (wire.py)
     FrameAssembler   puts the chunks of a frame together; keeps what came when the stream breaks
     Shelf            says whether that is in memory or in a file (shelf.py)
     Inbox            has room for so many bytes and no more; hands whole frames to the node
@@ -35,9 +35,8 @@ from edgegossip.frame import LEAST_FRAME_BYTES
 from edgegossip.memory import Buffer
 from edgegossip.mesh._grpc import GenericRpcHandler, grpc
 from edgegossip.mesh._proto import mesh_pb2
-from edgegossip.mesh.address import of_caller
 from edgegossip.mesh.base import CallerGone, MeshLimits, Notice, Received, TransportEvent, loop_s
-from edgegossip.mesh.connections import other_name, other_receiver, other_run, other_version
+from edgegossip.mesh.connections import other_name, other_receiver, other_run, other_version, place_of
 from edgegossip.mesh.shelf import KeptFrame, Shelf
 from edgegossip.mesh.wire import METHOD, PROTOCOL_VERSION, ChunkView, parse_request
 from edgegossip.security.limits import RateLimitedLog, TokenBuckets, network_of
@@ -194,7 +193,7 @@ class Inbound(GenericRpcHandler):
     async def _exchange(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
         """Serve one call from its first message to its end. Whatever goes wrong is told to the
         caller and to our log, and harms no other stream."""
-        place = printable(self._security.place(context) if self._security else of_caller(context.peer()), 64)
+        place = printable(place_of(context, self._security), 64)
         who, task = "", asyncio.current_task()
         if task is None or self._ending:
             return

@@ -6,7 +6,7 @@ Lives on the transport's loop. A frame's way out, from top to bottom:
     Edge        is the peer as we see it: up, lost, down; opens one stream after the other
     FrameQueue  keeps every frame until it is acknowledged or given up
     Stream      writes frames in chunks, as a CongestionWindow allows; reads acknowledgements
-    Slicer      takes a chunk's data off a frame; `wire.chunk_message` joins it, the only copy
+    Slicer      takes a chunk's data off a frame; `wire.chunk_message` joins it
 
 After a lost stream the next one starts with the first byte that the peer does not have yet, which
 its Welcome tells; so a frame arrives at most once in the life of both processes.

@@ -25,7 +25,7 @@ from edgegossip.security.admission import Admission, Caller
 from edgegossip.security.certificates import certificate_from_pem
 from edgegossip.security.front_end import FrontEnd
 from edgegossip.security.identity import CERTIFICATE, KEY, Identity, stamp
-from edgegossip.security.names import Role, Subject, serial_name, subject_of
+from edgegossip.security.names import Subject, serial_name, subject_of
 from edgegossip.types import DataError, DecodeError, EdgegossipError, NodeId, PeerError
 from edgegossip.untrusted import printable
 
@@ -48,8 +48,7 @@ class Credentials:
         self._lock = threading.Lock()
         self._taken: object = None  # what told the files apart then
         self._shown: object = None  # what gRPC has of them
-        self._failed: object = None  # what told apart those that could not be taken the last time
-        self._complaint = ""  # and why, once that was told
+        self._failures = "", 0  # why the files cannot be used, and so many looks found that
         self._take()
 
     @property
@@ -60,23 +59,20 @@ class Credentials:
     def look(self, *, again: bool = False) -> str:
         """Take the files once more if they have changed, or `again` because the revocation list
         has. Files that cannot be used, half copied for example, are tried again at the next look;
-        the reason is returned once, when the same ones are there at two looks (a certificate and
-        its key are not replaced in one step), and otherwise nothing."""
+        the reason is returned when two looks find it (a certificate and its key are not replaced
+        in one step), and otherwise nothing."""
         with self._lock:
             if again:
                 self._taken = None
             if not self.stale:
                 return ""
-            found, failed = self._stamps(), self._failed
             try:
                 self._take()
             except DataError as error:
-                self._failed = found
-                if found != failed or str(error) == self._complaint:
-                    return ""
-                self._complaint = str(error)
-                return self._complaint
-            self._failed, self._complaint = None, ""
+                before, times = self._failures
+                self._failures = str(error), times + 1 if str(error) == before else 1
+                return str(error) if self._failures[1] == 2 else ""
+            self._failures = "", 0
             return ""
 
     def _take(self) -> None:
@@ -206,12 +202,12 @@ class TlsSecurity:
             raise CallerGone("its certificate was revoked")
         return found
 
-    def identify(self, context: grpc.aio.ServicerContext, role: Role = "board") -> NodeId:
-        """Return the name of the caller, who must have this role. Raises PeerError with the reason
-        when it may not come in; CallerGone."""
+    def identify(self, context: grpc.aio.ServicerContext) -> NodeId:
+        """Return the name of the board that called. Raises PeerError with the reason when it may
+        not come in; CallerGone."""
         caller = self.caller(context)
-        if caller.subject.role != role:
-            raise PeerError(f"its role is {caller.subject.role}, where {role} is due")
+        if caller.subject.role != "board":
+            raise PeerError(f"its role is {caller.subject.role}, where board is due")
         return caller.subject.name
 
     def place(self, context: grpc.aio.ServicerContext) -> str:

@@ -26,7 +26,6 @@ from __future__ import annotations
 import errno
 import functools
 import logging
-import os
 import re
 import selectors
 import socket
@@ -47,12 +46,13 @@ from edgegossip.security.limits import (
     ConnectionLimits,
     RateLimitedLog,
     TokenBuckets,
+    cannot_listen,
     endpoint,
     host_of,
     network_of,
 )
 from edgegossip.security.names import token_in
-from edgegossip.types import DecodeError, EdgegossipError, HostError, PeerError
+from edgegossip.types import DecodeError, EdgegossipError, PeerError
 from edgegossip.untrusted import Refusal, printable
 
 _log = logging.getLogger(__name__)
@@ -638,8 +638,5 @@ def listen(host: str, port: int) -> socket.socket:
         listener.setblocking(False)
     except OSError as error:
         listener.close()
-        reason = os.strerror(error.errno or 0).lower()
-        raise HostError(
-            f"cannot listen on {endpoint(host, port)}: {reason}; choose another port (0 takes any free one)"
-        ) from error
+        raise cannot_listen(host, port, error) from error
     return listener

@@ -210,7 +210,7 @@ class Maker:
     def _is_good_probe(self, data: bytes) -> bool:
         t = self._target
         try:
-            asked = members_wire.parse_request(data)
+            asked = members_wire.parse(members_pb.ProbeRequest, data)
             members_wire.message_of(asked, len(t.members))
         except PeerError:
             return False

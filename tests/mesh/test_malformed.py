@@ -11,6 +11,7 @@ import pytest
 from edgegossip.agreement import Agreement
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.mesh import GrpcTransport, MeshLimits
+from edgegossip.mesh._proto import membership_pb2 as members_pb
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import Received
 from edgegossip.mesh.membership import wire as members_wire
@@ -42,7 +43,9 @@ def test_what_is_made_follows_from_the_seed_and_is_refused() -> None:
     reasons = set()
     for seed in range(300):
         try:
-            members_wire.message_of(members_wire.parse_request(maker.probe(Random(seed))), len(MEMBERS))
+            members_wire.message_of(
+                members_wire.parse(members_pb.ProbeRequest, maker.probe(Random(seed))), len(MEMBERS)
+            )
         except DecodeError as error:
             reasons.add(str(error))
     assert len(reasons) >= 6, reasons  # the others have a wrong envelope

@@ -22,7 +22,15 @@ from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import GenericRpcHandler, grpc
 from edgegossip.mesh._proto import membership_pb2 as pb
 from edgegossip.mesh.base import CallerGone, MeshLimits, Moved, TransportEvent, Verdict, loop_s
-from edgegossip.mesh.connections import MACHINE, MeshMachine, other_name, other_receiver, other_run, other_version
+from edgegossip.mesh.connections import (
+    MACHINE,
+    MeshMachine,
+    other_name,
+    other_receiver,
+    other_run,
+    other_version,
+    place_of,
+)
 from edgegossip.mesh.membership import wire
 from edgegossip.mesh.membership.client import Connections, OwnAddress
 from edgegossip.mesh.membership.detector import Detector
@@ -45,7 +53,7 @@ from edgegossip.mesh.membership.protocol import (
     bits,
     rows_of,
 )
-from edgegossip.security.limits import Decision, RateLimitedLog, RequestLimiter, TokenBuckets, network_of
+from edgegossip.security.limits import RateLimitedLog, TokenBuckets, network_of
 from edgegossip.types import DecodeError, EdgegossipError, NodeId, PeerError
 from edgegossip.untrusted import Refusal, printable
 
@@ -56,7 +64,7 @@ if TYPE_CHECKING:
 # Of one member. News that goes on and on makes some 7 a second, probes for others 5 more: what a
 # member cannot be made to do by others is a reason to refuse it, and no strike until it has gone on
 # in spite of many refusals.
-CALLS_PER_S, CALL_BURST = 20.0, 300.0
+CALLS_PER_S, CALL_BURST, PATIENCE = 20.0, 300.0, 100.0
 _JOIN_TOKENS = 5.0  # a question to join counts as so many: its answer is the whole manifest
 _CALL_S = 5.0  # bound of one call; the detector's own times are shorter
 _LEAVE_S = 1.0
@@ -397,7 +405,8 @@ class MembershipService(GenericRpcHandler):
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.on_revocations = agent.on_revocations
-        self._questions = RequestLimiter(CALLS_PER_S, CALL_BURST)
+        # Being refused is no misbehaviour yet: others may make an honest board ask too often.
+        self._asked, self._refused = TokenBuckets(CALLS_PER_S, CALL_BURST), TokenBuckets(CALLS_PER_S, PATIENCE)
 
     @override
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
@@ -406,12 +415,12 @@ class MembershipService(GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(method) if method else None
 
     async def _probe(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        agent, place = self._agent, self._place(context)
+        agent, place = self._agent, place_of(context, self._agent.security)
         who = ""
         try:
             certified = self._certified(context, 1.0)
             who = certified or ""
-            asked = wire.parse_request(request)
+            asked = wire.parse(pb.ProbeRequest, request)
             who = certified or printable(asked.sender, 64)
             _check_name(asked.sender, certified)
             sender = self._check(asked)
@@ -424,12 +433,12 @@ class MembershipService(GenericRpcHandler):
         raise AssertionError
 
     async def _join(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        agent, place = self._agent, self._place(context)
+        agent, place = self._agent, place_of(context, self._agent.security)
         who = ""
         try:
             certified = self._certified(context, _JOIN_TOKENS)
             who = certified or ""
-            asked = wire.parse_join_request(request)
+            asked = wire.parse(pb.JoinRequest, request)
             who = certified or printable(asked.name, 64)
             _check_name(asked.name, certified)
             self._check_joiner(asked)
@@ -460,10 +469,10 @@ class MembershipService(GenericRpcHandler):
             raise
         except PeerError as error:
             raise Misbehaviour(str(error)) from error
-        decision = self._questions.take(certified, loop_s(), tokens)
-        if decision is not Decision.ALLOWED:
+        now_s = loop_s()
+        if not self._asked.take(certified, now_s, tokens):
             reason = f"it asks more than {CALLS_PER_S:g} times a second"
-            raise PeerError(reason) if decision is Decision.THROTTLED else Misbehaviour(reason)
+            raise PeerError(reason) if self._refused.take(certified, now_s) else Misbehaviour(reason)
         return certified
 
     def _refuse(self, who: str, place: str, error: PeerError, context: grpc.aio.ServicerContext) -> str:
@@ -506,12 +515,6 @@ class MembershipService(GenericRpcHandler):
             raise PeerError(f"{printable(asked.name, 64)} is not a member of this run; its members are {members}")
         if asked.name == agent.name:
             raise PeerError(f"{agent.name} is the name of the member that was asked: give each board its own name")
-
-    def _place(self, context: grpc.aio.ServicerContext) -> str:
-        """Return host:port of who called."""
-        if self._agent.security is not None:
-            return self._agent.security.place(context)
-        return addresses.of_caller(context.peer())
 
 
 def _check_name(said: NodeId, certified: NodeId | None) -> None:

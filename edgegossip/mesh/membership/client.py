@@ -92,7 +92,7 @@ async def _request_join(
     with opened as channel:  # not grpc.aio: its loop would have to live on
         call = channel.unary_unary(wire.JOIN)
         data = await asyncio.to_thread(call, request.SerializeToString(), timeout=_CALL_S)
-    told = wire.parse_join_response(data)
+    told = wire.parse(pb.JoinResponse, data)
     if told.refusal:
         raise RefusedToJoin(f"{seed} refuses us: {printable(told.refusal, 1000)}")
     manifest = parse(told.manifest, told.signature)
