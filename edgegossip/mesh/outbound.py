@@ -117,6 +117,7 @@ class OutgoingEdge:
         self._max_queue_bytes = limits.max_queue_bytes
         self._stream: FrameStream | None = None  # the present one, once it is welcome
         self._channel: grpc.aio.Channel | None = None
+        self._place = ""  # where the present attempt goes
         self._dropped = ""  # why we ended the present connection
         self._peer_session: int | None = None
         self._left_session: int | None = None  # said goodbye: not to be taken for a peer that came back
@@ -177,10 +178,7 @@ class OutgoingEdge:
     async def shut(self, reason: str, disagrees: bool = False) -> None:
         """Give up the peer for good and at once; `disagrees`: it does not train what we do."""
         if self.status is not Status.CLOSED:
-            self._cancel_down_timer()
-            self._fail_all(reason)
-            self._post(PeerDown(self.peer, reason, closed=True, disagrees=disagrees))
-        self.status = Status.CLOSED
+            self._end(Status.CLOSED, PeerDown(self.peer, reason, closed=True, disagrees=disagrees))
         await self._stop_task()
 
     def pause(self, reason: str, length_s: float) -> None:
@@ -194,10 +192,8 @@ class OutgoingEdge:
         self._cancel_down_timer()
         if self.status in (Status.UNFIT, Status.CLOSED):
             return
-        was, self.status = self.status, Status.UNFIT
-        self._fail_all(reason)
-        if disagrees or was is not Status.DOWN:
-            self._post(PeerDown(self.peer, reason, disagrees=disagrees))
+        known = self.status is Status.DOWN and not disagrees
+        self._end(Status.UNFIT, None if known else PeerDown(self.peer, reason, disagrees=disagrees))
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
 
@@ -266,7 +262,7 @@ class OutgoingEdge:
             except PeerError as error:
                 self._lost(str(error), answered=isinstance(error, RefusesUs))
             except Exception as error:  # of gRPC's own; whatever it is, the peer is tried again
-                self._lost(f"at {self.address}: {type(error).__name__}: {error}")
+                self._lost(f"{type(error).__name__}: {error}")
             if self.status is Status.LEAVING:
                 self._left()
             # A stream that lived for a while is followed by another at once; attempts that fail in
@@ -280,16 +276,15 @@ class OutgoingEdge:
             self._came = False
 
     async def _try_stream(self, attempt: int) -> None:
-        """Serve one stream from opening to its end. Raises PeerError with the cause, naming the
-        address that was tried."""
+        """Serve one stream from opening to its end. Raises PeerError with the cause."""
         assert self.address is not None
-        where: addresses.Address = self.address
-        self._dropped = ""
+        self._dropped, self._place = "", str(self.address)
         try:
             # See who listens there before a connection is made; each of these steps has its own
             # `hello_s`.
             async with asyncio.timeout(self._limits.hello_s):
                 where = await addresses.resolve(self.address, attempt)
+                self._place += "" if where == self.address else f" ({where.host})"
                 await self._channels.check(self.peer, where)
             async with self._channels.open(self.peer, where) as channel:
                 self._channel = channel
@@ -302,19 +297,9 @@ class OutgoingEdge:
                     self._stream = self._channel = None
                     call.cancel()
         except grpc.aio.AioRpcError as error:
-            if self._dropped:
-                raise PeerError(f"at {self._place(where)}: {self._dropped}") from error
-            raise PeerError(f"at {self._place(where)}: {words_of_rpc_error(error)}") from error
+            raise PeerError(self._dropped or words_of_rpc_error(error)) from error
         except TimeoutError as error:
-            raise PeerError(f"at {self._place(where)}: it does not answer") from error
-        except Disagrees:
-            raise
-        except PeerError as error:
-            kind = RefusesUs if isinstance(error, RefusesUs) else PeerError
-            raise kind(f"at {self._place(where)}: {error}") from error
-
-    def _place(self, where: addresses.Address) -> str:
-        return str(where) if where == self.address else f"{self.address} ({where.host})"
+            raise PeerError("it does not answer") from error
 
     async def _open(self, channel: grpc.aio.Channel, call: grpc.aio.StreamStreamCall) -> FrameStream:
         """Return a stream that the peer has welcomed, with the queue set to what the peer has
@@ -372,8 +357,8 @@ class OutgoingEdge:
         self.status = Status.UP
 
     def _lost(self, cause: str, *, answered: bool = False) -> None:
-        """Take in that a stream ended or could not be opened. `cause` starts with 'at ADDRESS:'."""
-        was = self.status
+        """Take in that a stream ended or could not be opened."""
+        was, cause = self.status, f"at {self._place}: {cause}"
         if was is Status.UP:
             self.status = Status.LOST
             self._set_down_timer(self._limits.grace_s, f"lost {self.peer} {cause}")
@@ -395,9 +380,15 @@ class OutgoingEdge:
     def _go_down(self, reason: str, *, left: bool = False) -> None:
         self._cancel_down_timer()
         if self.status not in (Status.DOWN, Status.UNFIT, Status.CLOSED):
-            self.status = Status.DOWN
-            self._fail_all(reason)
-            self._post(PeerDown(self.peer, reason, left))
+            self._end(Status.DOWN, PeerDown(self.peer, reason, left))
+
+    def _end(self, status: Status, said: PeerDown | None) -> None:
+        """Give up what waits for the peer, and say why; without an event nothing waits."""
+        self._cancel_down_timer()
+        self.status = status
+        if said is not None:
+            self._fail_all(said.reason)
+            self._post(said)
 
     def _left(self) -> None:
         self._go_down(f"{self.peer} left", left=True)
