@@ -177,7 +177,7 @@ OUTSIDE = {
         "transformers",
     },
     "lab.papers": {"torch", "mpmath", "scipy", "matplotlib"},
-    "mesh": {"grpc", "grpc_health", "grpc_reflection", "google"},
+    "mesh": {"grpc", "google"},
     "security": {"cryptography"},
     "fleet": {"psutil"},
     "flower": {"flwr", "grpc", "google", "httpx", "starlette", "uvicorn"},  # the last three are dependencies of flwr

@@ -26,12 +26,10 @@ def names(requirements):
     return {re.match(r"[\w-]+", r).group().lower() for r in requirements}
 
 
-def test_a_gossip_board_needs_twelve_packages():
+def test_a_gossip_board_needs_ten_packages():
     board = {
         "numpy",
         "grpcio",
-        "grpcio-health-checking",
-        "grpcio-reflection",
         "protobuf",
         "psutil",
         "click",

@@ -196,7 +196,7 @@ class AdmissionController:
 
     def _take_list(self, admission: Admission, text: str) -> dict[str, Any]:
         try:
-            admission.offer(b64decode(text))
+            admission.identity.revocations.offer(b64decode(text))
             return {"has": admission.identity.revocations.number}
         finally:
             self._check_revocations(at_once=True)

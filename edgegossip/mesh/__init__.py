@@ -7,6 +7,7 @@ how it behaves.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,15 +15,10 @@ if TYPE_CHECKING:
     from edgegossip.mesh.transport import GrpcTransport
 
 __all__ = ["GrpcTransport", "MeshLimits"]
+_PLACES = {"GrpcTransport": "edgegossip.mesh.transport", "MeshLimits": "edgegossip.mesh.base"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "GrpcTransport":
-        from edgegossip.mesh.transport import GrpcTransport
-
-        return GrpcTransport
-    if name == "MeshLimits":
-        from edgegossip.mesh.base import MeshLimits
-
-        return MeshLimits
+    if name in _PLACES:
+        return getattr(import_module(_PLACES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

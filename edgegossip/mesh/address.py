@@ -8,7 +8,6 @@ boards with a new lease work.
 from __future__ import annotations
 
 import asyncio
-import errno
 import ipaddress
 import socket
 import threading
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from edgegossip.security.limits import endpoint
+from edgegossip.security.limits import cannot_listen, endpoint
 from edgegossip.types import ConfigError, HostError, PeerError, UsageError
 
 _lock = threading.Lock()
@@ -60,10 +59,7 @@ def parse(text: str, what: str, *, any_port: bool = False) -> Address:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        bracketed = (
-            f"[{host}]:{port_text}" if _is_numeric(host) else f"[{text}]:7700" if _is_numeric(text) else "[::1]:7700"
-        )
-        raise ConfigError(f"{what} {text!r} is not an address: write an IPv6 address as {bracketed}")
+        raise ConfigError(f"{what} {text!r} is not an address: write an IPv6 address in brackets, as [::1]:7700")
     lowest = 0 if any_port else 1
     if not colon or not host or any(c.isspace() or c == "/" for c in host):
         raise ConfigError(f"{what} {text!r} is not an address: write host:port, for example 127.0.0.1:7200")
@@ -116,24 +112,8 @@ def listen_address(text: str, *, insecure: bool) -> Address:
             probe.bind(sockaddr)
             probe.listen(1)  # a second listener on the port is only noticed here
         except OSError as error:
-            raise HostError(_listen_failure(address, error)) from error
+            raise cannot_listen(address.host, address.port, error) from error
     return address
-
-
-def _listen_failure(address: Address, error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return (
-            f"cannot listen on {address}: the port is in use by another program; "
-            "stop that program, or choose another port (0 takes any free one)"
-        )
-    if error.errno == errno.EADDRNOTAVAIL:
-        return (
-            f"cannot listen on {address}: this machine has no such address; "
-            "use 127.0.0.1 or one that `ip address` shows"
-        )
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return f"cannot listen on {address}: ports below 1024 need special rights; choose a port from 1024 to 65535"
-    return f"cannot listen on {address}: {_words(error)}; choose another address"
 
 
 def is_here(address: Address) -> bool:

@@ -4,12 +4,12 @@ gRPC, so that a simulator can stand in for the network."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeAlias
 
 from edgegossip.security.limits import ConnectionLimits
-from edgegossip.types import ConfigError, NodeId
+from edgegossip.types import ConfigError, NodeId, PeerError
 from edgegossip.untrusted import Refusal
 
 MAX_CHUNK_BYTES = 4 << 20  # a receiver takes chunks up to this size, whatever it sends itself
@@ -17,7 +17,6 @@ MAX_CHUNK_BYTES = 4 << 20  # a receiver takes chunks up to this size, whatever i
 # would measure the link with pings among the frames and answer nearly every small frame with a new
 # window; it announces one of fixed size instead.
 _HTTP2_WINDOW_BYTES = MAX_CHUNK_BYTES
-_KEEPALIVE_AMONG_MEMBERS = 10.0
 
 
 def loop_s() -> float:
@@ -26,6 +25,20 @@ def loop_s() -> float:
 
 
 Buffers: TypeAlias = Sequence[bytes | memoryview]  # one frame in pieces, sent one after the other without joining them
+
+
+# Whom a line for the log is about, and the line.
+Tell: TypeAlias = Callable[[NodeId | None, str | Refusal], None]
+
+
+class CallerGone(PeerError):
+    """Raised when whoever called is out: its connection has ended, or is about to, because its
+    certificate was revoked. That is no reason to keep its name out, under which it may come again
+    with another certificate."""
+
+
+class Unreachable(PeerError):
+    """Raised when nobody answers there now: worth trying again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +205,8 @@ class MeshLimits(ConnectionLimits):
     # time they would ask each other at the same moment; so the listening end waits so many times
     # longer, and as a rule it never asks.
     server_keepalive_factor: float = 1.5
-    stall_s: float = 2.0  # least silence after which a peer that owes an acknowledgement is asked whether it is there
-    # A process that owes one and does not answer for so long is given up, though its connection
-    # lives.
+    # A process that owes an acknowledgement is asked after a quarter of that whether it is there,
+    # and given up when it does not answer for so long, though its connection lives.
     hung_s: float = 30.0
     backoff_min_s: float = 0.05
     backoff_max_s: float = 1.0
@@ -213,12 +225,6 @@ class MeshLimits(ConnectionLimits):
             raise ConfigError(
                 f"mesh limit backoff_min_s = {self.backoff_min_s} must be at most backoff_max_s = {self.backoff_max_s}"
             )
-
-    def among_members(self) -> MeshLimits:
-        """Return the same limits where the peers are members, who probe each other and say who is
-        gone: the listening end hardly asks. Its timer alone, which gRPC starts anew whatever
-        arrives, takes a fifth of what boards that wait need."""
-        return replace(self, server_keepalive_factor=_KEEPALIVE_AMONG_MEMBERS)
 
     def channel_options(self) -> list[tuple[str, int]]:
         """Return gRPC options of a connection that we open."""

@@ -1,9 +1,9 @@
 """Where connections are made, with or without TLS: the server that listens, the channels to peers,
 and why one failed.
 
-`Security` is the interface for credentials: it says who we are, and who a peer is. Without one
-everything goes in the clear and a peer is who its Hello says. More services than the mesh's own are
-added to the server before it starts, and use `ChannelFactory`.
+`TlsSecurity` says who we are, and who a peer is. Without one everything goes in the clear and a
+peer is who its Hello says. More services than the mesh's own are added to the server before it
+starts, and use `ChannelFactory`.
 """
 
 from __future__ import annotations
@@ -13,83 +13,17 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh.base import MeshLimits
 from edgegossip.threads import THREADS, Threads
 from edgegossip.types import HostError, NodeId, PeerError
-from edgegossip.untrusted import Refusal, printable
+from edgegossip.untrusted import printable
 
-# Whom a line for the log is about, and the line.
-Tell: TypeAlias = Callable[[NodeId | None, str | Refusal], None]
-
-
-class CallerGone(PeerError):
-    """Raised when whoever called is out: its connection has ended, or is about to, because its
-    certificate was revoked. That is no reason to keep its name out, under which it may come again
-    with another certificate."""
-
-
-class Unreachable(PeerError):
-    """Raised when nobody answers there now: worth trying again."""
-
-
-class Security(Protocol):
-    """Says who we are and who a peer is: mesh.tls_security.TlsSecurity. Methods are called on the
-    transport's loop, and do not wait, where nothing else is said."""
-
-    def start(
-        self,
-        limits: MeshLimits,
-        tell: Tell,
-        on_news: Callable[[], None],
-        on_quarantine: Callable[[NodeId, float], None],
-    ) -> str:
-        """Return the name on which our gRPC server is to listen, inside this machine. `tell` takes
-        lines for the log and `on_news` is called when our revocation list is a newer one, so that
-        some peer may have to be let go; both from any thread."""
-
-    def server_credentials(self) -> grpc.ServerCredentials:
-        """Return the credentials of our gRPC server, which asks for a certificate, too."""
-
-    def listen(self, where: addresses.Address) -> addresses.Address:
-        """Listen for peers, who are let through to our gRPC server, now that it listens. Raises
-        HostError."""
-
-    async def watch(self) -> None:
-        """Notice what is copied into our folder, and a front end that does not work any more. Ends
-        when it is cancelled."""
-
-    def close(self) -> None:
-        """Close the port and every connection. From any thread; waits for at most 2 s."""
-
-    async def check(self, peer: NodeId, where: addresses.Address, before_close: Callable[[], object] = ...) -> None:
-        """See who listens there, before a connection is opened. Raises PeerError when it is not
-        `peer`, or OSError."""
-
-    def channel_credentials(self, peer: NodeId) -> grpc.ChannelCredentials:
-        """Return the credentials of a connection that we open to `peer`."""
-
-    def channel_options(self, peer: NodeId) -> list[tuple[str, int | str]]:
-        """Return further gRPC options of that connection, such as the name that its certificate
-        must bear."""
-
-    def identify(self, context: grpc.aio.ServicerContext) -> NodeId:
-        """Return the board that called, by its certificate. Raises PeerError with the reason when
-        it may not come in; CallerGone."""
-
-    def place(self, context: grpc.aio.ServicerContext) -> str:
-        """Return host:port of who called, for the log."""
-
-    def misbehaved(self, context: grpc.aio.ServicerContext, reason: str) -> None:
-        """Keep out for a while, and for longer each time, who called: it broke the protocol and was
-        told so."""
-
-    def revoked(self, peer: NodeId) -> bool:
-        """Return whether `peer` has to be let go: the certificate that `check` saw last was revoked
-        since."""
+if TYPE_CHECKING:
+    from edgegossip.mesh.tls_security import TlsSecurity
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +45,7 @@ class ChannelFactory:
     def __init__(
         self,
         limits: MeshLimits,
-        security: Security | None = None,
+        security: TlsSecurity | None = None,
         before_disconnect: Callable[[], object] = lambda: None,
         machine: MeshMachine = MACHINE,
     ) -> None:
@@ -140,11 +74,16 @@ class ChannelFactory:
         return self._aio.secure_channel(target, credentials, options=[*options, *self._security.channel_options(peer)])
 
 
+def place_of(context: grpc.aio.ServicerContext, security: TlsSecurity | None) -> str:
+    """Return host:port of who called."""
+    return addresses.of_caller(context.peer()) if security is None else security.place(context)
+
+
 async def serve(
     where: addresses.Address,
     handlers: Iterable[grpc.GenericRpcHandler],
     limits: MeshLimits,
-    security: Security | None = None,
+    security: TlsSecurity | None = None,
     inside: str = "",
     machine: MeshMachine = MACHINE,
 ) -> tuple[grpc.aio.Server, addresses.Address]:

@@ -6,7 +6,7 @@ Lives on the transport's loop. A frame's way out, from top to bottom:
     Edge        is the peer as we see it: up, lost, down; opens one stream after the other
     FrameQueue  keeps every frame until it is acknowledged or given up
     Stream      writes frames in chunks, as a CongestionWindow allows; reads acknowledgements
-    Slicer      takes a chunk's data off a frame; `wire.chunk_message` joins it, the only copy
+    Slicer      takes a chunk's data off a frame; `wire.chunk_message` joins it
 
 After a lost stream the next one starts with the first byte that the peer does not have yet, which
 its Welcome tells; so a frame arrives at most once in the life of both processes.
@@ -32,11 +32,10 @@ from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.base import MeshLimits, Notice, PeerDown, PeerUp, SendFailed, SendReceipt, TransportEvent, loop_s
-from edgegossip.mesh.congestion import CongestionWindow, StallDetector, TimeoutEstimator
+from edgegossip.mesh.congestion import CongestionWindow, StallDetector
 from edgegossip.mesh.connections import ChannelFactory, says_nobody_is_there, words_of_rpc_error
-from edgegossip.mesh.services import HEALTH
 from edgegossip.mesh.shelf import Shelf, Views
-from edgegossip.mesh.wire import GRPC_PREFIX_BYTES, METHOD, chunk_message, parse_response
+from edgegossip.mesh.wire import GRPC_PREFIX_BYTES, METHOD, SERVICE, chunk_message, parse_response
 from edgegossip.security.limits import TokenBuckets
 from edgegossip.types import NodeId, PeerError
 from edgegossip.untrusted import printable
@@ -47,7 +46,6 @@ _FRAMES_TO_A_PEER = 10  # that may wait: a full state of a stream is 7 at most, 
 _LEAST_QUEUE_BYTES = 8 << 20
 # A peer that comes and goes is taken back so often: each time is told, and sets the node to work.
 _COMES_S, _COMES_BURST = 4.0, 32.0
-_MAX_HELD_S = 1.0  # a peer cannot make its acknowledgements older than that
 
 
 class Status(Enum):
@@ -101,7 +99,6 @@ class OutgoingEdge:
     def __init__(
         self,
         peer: NodeId,
-        address: addresses.Address,
         hello: bytes,
         limits: MeshLimits,
         channels: ChannelFactory,
@@ -111,7 +108,7 @@ class OutgoingEdge:
     ) -> None:
         self.peer = peer
         self._random, self._shelf = random, shelf
-        self.address = address
+        self.address: addresses.Address | None = None  # None: not known yet
         self.status = Status.NEW
         self._hello = hello
         self._limits, self._channels = limits, channels
@@ -120,26 +117,24 @@ class OutgoingEdge:
         self._max_queue_bytes = limits.max_queue_bytes
         self._stream: FrameStream | None = None  # the present one, once it is welcome
         self._channel: grpc.aio.Channel | None = None
+        self._place = ""  # where the present attempt goes
         self._dropped = ""  # why we ended the present connection
         self._peer_session: int | None = None
         self._left_session: int | None = None  # said goodbye: not to be taken for a peer that came back
         self._leaving = False
         self._told: set[str] = set()  # what the log heard of the present outage
         self._comings, self._came = TokenBuckets(1 / _COMES_S, _COMES_BURST), False
-        # Of an acknowledgement. It outlives streams: what is usual for this peer stays so.
-        self._ack_timeout = TimeoutEstimator(limits.stall_s, limits.keepalive_s + limits.keepalive_timeout_s)
         self._down_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     # -- what the transport calls
 
-    def start(self, *, given_up: bool = False) -> None:
-        """Begin to try this peer; not one that was `given_up` before its address was known."""
-        if given_up:
-            self.status = Status.UNFIT
-            return
-        self._set_down_timer(self._limits.first_contact_s)
-        self._begin()
+    def connect(self, address: addresses.Address) -> None:
+        """Try this peer at this address from the next attempt on."""
+        is_first, self.address = self.address is None, address
+        if is_first and self.status is Status.NEW:
+            self._set_down_timer(self._limits.first_contact_s)
+            self._begin()
 
     def _begin(self, after: asyncio.Task[None] | None = None) -> None:
         work = self._run(after)
@@ -183,10 +178,7 @@ class OutgoingEdge:
     async def shut(self, reason: str, disagrees: bool = False) -> None:
         """Give up the peer for good and at once; `disagrees`: it does not train what we do."""
         if self.status is not Status.CLOSED:
-            self._cancel_down_timer()
-            self._fail_all(reason)
-            self._post(PeerDown(self.peer, reason, closed=True, disagrees=disagrees))
-        self.status = Status.CLOSED
+            self._end(Status.CLOSED, PeerDown(self.peer, reason, closed=True, disagrees=disagrees))
         await self._stop_task()
 
     def pause(self, reason: str, length_s: float) -> None:
@@ -200,18 +192,17 @@ class OutgoingEdge:
         self._cancel_down_timer()
         if self.status in (Status.UNFIT, Status.CLOSED):
             return
-        was, self.status = self.status, Status.UNFIT
-        self._fail_all(reason)
-        if disagrees or was is not Status.DOWN:
-            self._post(PeerDown(self.peer, reason, disagrees=disagrees))
+        known = self.status is Status.DOWN and not disagrees
+        self._end(Status.UNFIT, None if known else PeerDown(self.peer, reason, disagrees=disagrees))
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
 
     def reopen(self) -> None:
         """Try the peer again, if it had been given up: another process of it agrees with us."""
         if self.status is Status.UNFIT:
-            self.status = Status.DOWN
-            self._begin(after=self._task)
+            self.status = Status.DOWN if self.address else Status.NEW
+            if self.address:
+                self._begin(after=self._task)
 
     async def drop(self, reason: str) -> None:
         """End the present connection. The peer is tried again, and may show a better certificate
@@ -222,7 +213,7 @@ class OutgoingEdge:
 
     async def offer_revocations(self) -> None:
         """Let the peer know our revocation list, if it can be reached."""
-        if self.status is Status.UP:
+        if self.status is Status.UP and self.address:
             with suppress(PeerError, TimeoutError):
                 async with asyncio.timeout(self._limits.hello_s):
                     await self._channels.check(self.peer, await addresses.resolve(self.address, 0))
@@ -271,7 +262,7 @@ class OutgoingEdge:
             except PeerError as error:
                 self._lost(str(error), answered=isinstance(error, RefusesUs))
             except Exception as error:  # of gRPC's own; whatever it is, the peer is tried again
-                self._lost(f"at {self.address}: {type(error).__name__}: {error}")
+                self._lost(f"{type(error).__name__}: {error}")
             if self.status is Status.LEAVING:
                 self._left()
             # A stream that lived for a while is followed by another at once; attempts that fail in
@@ -285,15 +276,15 @@ class OutgoingEdge:
             self._came = False
 
     async def _try_stream(self, attempt: int) -> None:
-        """Serve one stream from opening to its end. Raises PeerError with the cause, naming the
-        address that was tried."""
-        where: addresses.Address = self.address
-        self._dropped = ""
+        """Serve one stream from opening to its end. Raises PeerError with the cause."""
+        assert self.address is not None
+        self._dropped, self._place = "", str(self.address)
         try:
             # See who listens there before a connection is made; each of these steps has its own
             # `hello_s`.
             async with asyncio.timeout(self._limits.hello_s):
                 where = await addresses.resolve(self.address, attempt)
+                self._place += "" if where == self.address else f" ({where.host})"
                 await self._channels.check(self.peer, where)
             async with self._channels.open(self.peer, where) as channel:
                 self._channel = channel
@@ -306,33 +297,24 @@ class OutgoingEdge:
                     self._stream = self._channel = None
                     call.cancel()
         except grpc.aio.AioRpcError as error:
-            if self._dropped:
-                raise PeerError(f"at {self._place(where)}: {self._dropped}") from error
-            raise PeerError(f"at {self._place(where)}: {words_of_rpc_error(error)}") from error
+            raise PeerError(self._dropped or words_of_rpc_error(error)) from error
         except TimeoutError as error:
-            raise PeerError(f"at {self._place(where)}: it does not answer") from error
-        except Disagrees:
-            raise
-        except PeerError as error:
-            kind = RefusesUs if isinstance(error, RefusesUs) else PeerError
-            raise kind(f"at {self._place(where)}: {error}") from error
-
-    def _place(self, where: addresses.Address) -> str:
-        return str(where) if where == self.address else f"{self.address} ({where.host})"
+            raise PeerError("it does not answer") from error
 
     async def _open(self, channel: grpc.aio.Channel, call: grpc.aio.StreamStreamCall) -> FrameStream:
         """Return a stream that the peer has welcomed, with the queue set to what the peer has
         already."""
 
         async def is_alive(limit_s: float) -> bool:
-            """Return whether the peer's process answers on this connection."""
+            """Return whether the peer's process answers on this connection, if only that it has no
+            such method."""
             try:
-                await channel.unary_unary(f"/{HEALTH}/Check")(b"", timeout=limit_s)
+                await channel.unary_unary(f"/{SERVICE}/IsAlive")(b"", timeout=limit_s)
             except grpc.aio.AioRpcError as error:
                 return error.code() not in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
             return True
 
-        stalls = StallDetector(self._ack_timeout, self._limits.hung_s, is_alive, self._slow)
+        stalls = StallDetector(self._limits.hung_s, is_alive, self._slow)
         stream = FrameStream(call, self._queue, self._limits, self._acknowledged, self._failed, stalls)
         welcome = await stream.open(self._hello)
         # The process that said goodbye may still welcome a stream while it lingers: that is no peer
@@ -375,8 +357,8 @@ class OutgoingEdge:
         self.status = Status.UP
 
     def _lost(self, cause: str, *, answered: bool = False) -> None:
-        """Take in that a stream ended or could not be opened. `cause` starts with 'at ADDRESS:'."""
-        was = self.status
+        """Take in that a stream ended or could not be opened."""
+        was, cause = self.status, f"at {self._place}: {cause}"
         if was is Status.UP:
             self.status = Status.LOST
             self._set_down_timer(self._limits.grace_s, f"lost {self.peer} {cause}")
@@ -388,20 +370,25 @@ class OutgoingEdge:
         verb = "lost" if was is Status.UP else "cannot reach"
         self._post(Notice(self.peer, f"{verb} {self.peer} {cause}; trying again", answered=answered))
 
-    def _slow(self, silent_s: float, usual_s: float, alive: bool) -> None:
+    def _slow(self, silent_s: float, alive: bool) -> None:
         state = "is alive, but takes no frames" if alive else "does not answer"
         if state not in self._told:
             self._told.add(state)
-            usual = f"{silent_s:.1f} s, where {usual_s:.2g} s is usual"
-            text = f"{self.peer} {state} for {usual}; what is for it waits"
+            text = f"{self.peer} {state} for {silent_s:.1f} s; what is for it waits"
             self._post(Notice(self.peer, text, answered=alive))
 
     def _go_down(self, reason: str, *, left: bool = False) -> None:
         self._cancel_down_timer()
         if self.status not in (Status.DOWN, Status.UNFIT, Status.CLOSED):
-            self.status = Status.DOWN
-            self._fail_all(reason)
-            self._post(PeerDown(self.peer, reason, left))
+            self._end(Status.DOWN, PeerDown(self.peer, reason, left))
+
+    def _end(self, status: Status, said: PeerDown | None) -> None:
+        """Give up what waits for the peer, and say why; without an event nothing waits."""
+        self._cancel_down_timer()
+        self.status = status
+        if said is not None:
+            self._fail_all(said.reason)
+            self._post(said)
 
     def _left(self) -> None:
         self._go_down(f"{self.peer} left", left=True)
@@ -589,10 +576,7 @@ class FrameStream:
         """Return the message that goes out next, accounted for."""
         pieces = slicer.take(self._window.chunk_bytes)
         size, offset, now_s = sum(map(len, pieces)), frame.written_bytes, loop_s()
-        # Unasked, the receiver may hold its last word on a frame for longer than even a large one
-        # takes. That is right for small frames, of which one word answers many.
-        ends_frame = 0 < offset == frame.frame_bytes - size
-        ask = self._window.send(size, now_s, ends_frame=ends_frame)
+        ask = self._window.send(size, now_s)
         message = chunk_message(frame.transfer, offset, frame.frame_bytes, ask, pieces)
         self._stalls.sent(now_s)
         frame.first_byte_s = frame.first_byte_s or now_s
@@ -633,10 +617,9 @@ class FrameStream:
         """Take in that some bytes of a frame, and all frames before it, are in the peer's
         process."""
         now_s = loop_s()
-        there_s = now_s - min(ack.held_us / 1e6, _MAX_HELD_S)
         # All frames before the acknowledged one are done.
         while (frame := self._queue.under_way) is not None and frame.transfer < ack.transfer and frame.is_written:
-            self._frame_acknowledged(self._queue.acknowledge(), there_s)
+            self._frame_acknowledged(self._queue.acknowledge(), now_s)
         # The acknowledged one has to be the next, and has to get on: no byte twice, none that was
         # not sent.
         if (
@@ -650,7 +633,7 @@ class FrameStream:
         self._stalls.heard(now_s, more=not self._window.is_empty)
         self._wake.set()
         if ack.received == frame.frame_bytes:
-            self._frame_acknowledged(self._queue.acknowledge(), there_s)
+            self._frame_acknowledged(self._queue.acknowledge(), now_s)
 
 
 class Slicer:

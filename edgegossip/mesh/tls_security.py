@@ -17,18 +17,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from typing_extensions import override
-
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh.address import Address
-from edgegossip.mesh.base import MeshLimits
-from edgegossip.mesh.connections import CallerGone, Security, Tell, Unreachable
+from edgegossip.mesh.base import CallerGone, MeshLimits, Tell, Unreachable
 from edgegossip.security import handshake, tls
 from edgegossip.security.admission import Admission, Caller
 from edgegossip.security.certificates import certificate_from_pem
 from edgegossip.security.front_end import FrontEnd
 from edgegossip.security.identity import CERTIFICATE, KEY, Identity, stamp
-from edgegossip.security.names import Role, Subject, serial_name, subject_of
+from edgegossip.security.names import Subject, serial_name, subject_of
 from edgegossip.types import DataError, DecodeError, EdgegossipError, NodeId, PeerError
 from edgegossip.untrusted import printable
 
@@ -51,8 +48,7 @@ class Credentials:
         self._lock = threading.Lock()
         self._taken: object = None  # what told the files apart then
         self._shown: object = None  # what gRPC has of them
-        self._failed: object = None  # what told apart those that could not be taken the last time
-        self._complaint = ""  # and why, once that was told
+        self._failures = "", 0  # why the files cannot be used, and so many looks found that
         self._take()
 
     @property
@@ -63,23 +59,20 @@ class Credentials:
     def look(self, *, again: bool = False) -> str:
         """Take the files once more if they have changed, or `again` because the revocation list
         has. Files that cannot be used, half copied for example, are tried again at the next look;
-        the reason is returned once, when the same ones are there at two looks (a certificate and
-        its key are not replaced in one step), and otherwise nothing."""
+        the reason is returned when two looks find it (a certificate and its key are not replaced
+        in one step), and otherwise nothing."""
         with self._lock:
             if again:
                 self._taken = None
             if not self.stale:
                 return ""
-            found, failed = self._stamps(), self._failed
             try:
                 self._take()
             except DataError as error:
-                self._failed = found
-                if found != failed or str(error) == self._complaint:
-                    return ""
-                self._complaint = str(error)
-                return self._complaint
-            self._failed, self._complaint = None, ""
+                before, times = self._failures
+                self._failures = str(error), times + 1 if str(error) == before else 1
+                return str(error) if self._failures[1] == 2 else ""
+            self._failures = "", 0
             return ""
 
     def _take(self) -> None:
@@ -104,7 +97,7 @@ class Credentials:
         return tuple(map(stamp, self._files))
 
 
-class TlsSecurity(Security):
+class TlsSecurity:
     """Secures one node with an identity: mutual TLS 1.3 behind a front end. `identity` names it; a
     transport calls `start` once.
 
@@ -131,7 +124,6 @@ class TlsSecurity(Security):
 
     # -- the listening side
 
-    @override
     def start(
         self,
         limits: MeshLimits,
@@ -139,12 +131,17 @@ class TlsSecurity(Security):
         on_news: Callable[[], None],
         on_quarantine: Callable[[NodeId, float], None],
     ) -> str:
+        """Return the name on which our gRPC server is to listen, inside this machine. `tell` takes
+        lines for the log, `on_news` is called when our revocation list is a newer one, so that some
+        peer may have to be let go, and `on_quarantine` when a peer is kept out; all from any
+        thread."""
         self._limits, self._tell, self._on_news, self._on_quarantine = limits, tell, on_news, on_quarantine
         self._upstream = f"edgegossip-{os.getpid()}-{secrets.token_hex(8)}"
         return f"unix-abstract:{self._upstream}"
 
-    @override
     def listen(self, where: Address) -> Address:
+        """Listen for peers, who are let through to our gRPC server, now that it listens. Raises
+        HostError."""
         self._front_end = FrontEnd(
             where.host,
             where.port,
@@ -159,13 +156,13 @@ class TlsSecurity(Security):
         self._front_end.start()
         return Address(*self._front_end.address)
 
-    @override
     def close(self) -> None:
+        """Close the port and every connection. From any thread; waits for at most 2 s."""
         if self._front_end is not None:
             self._front_end.close()
 
-    @override
     def server_credentials(self) -> grpc.ServerCredentials:
+        """Return the credentials of our gRPC server, which asks for a certificate, too."""
         return grpc.dynamic_ssl_server_credentials(self._certificate, self._newer, require_client_authentication=True)
 
     def _newer(self) -> grpc.ServerCertificateConfiguration | None:
@@ -205,22 +202,22 @@ class TlsSecurity(Security):
             raise CallerGone("its certificate was revoked")
         return found
 
-    @override
-    def identify(self, context: grpc.aio.ServicerContext, role: Role = "board") -> NodeId:
-        """Return the name of the caller, who must have this role. Raises PeerError with the
-        reason."""
+    def identify(self, context: grpc.aio.ServicerContext) -> NodeId:
+        """Return the name of the board that called. Raises PeerError with the reason when it may
+        not come in; CallerGone."""
         caller = self.caller(context)
-        if caller.subject.role != role:
-            raise PeerError(f"its role is {caller.subject.role}, where {role} is due")
+        if caller.subject.role != "board":
+            raise PeerError(f"its role is {caller.subject.role}, where board is due")
         return caller.subject.name
 
-    @override
     def place(self, context: grpc.aio.ServicerContext) -> str:
+        """Return host:port of who called, for the log."""
         found = self._front_end.caller(context.peer()) if self._front_end is not None else None
         return found.address if found else "a closed connection"
 
-    @override
     def misbehaved(self, context: grpc.aio.ServicerContext, reason: str) -> None:
+        """Keep out for a while, and for longer each time, who called: it broke the protocol and was
+        told so."""
         key, front_end = context.peer(), self._front_end
         names = tuple(name.decode().lower() for name in context.auth_context().get(_NAMES, ()))
         if front_end is None:
@@ -247,7 +244,6 @@ class TlsSecurity(Security):
 
     # -- the calling side
 
-    @override
     async def check(self, peer: NodeId, where: Address, before_close: Callable[[], object] = lambda: None) -> None:
         """Make the admission handshake: see that it is `peer` who listens there, that neither is
         revoked, and exchange revocation lists. From then on connections to this peer insist on the
@@ -259,11 +255,10 @@ class TlsSecurity(Security):
         self._pinned[peer] = serial
         self._tokens[peer] = [*self._tokens.get(peer, [])[-3:], token]
 
-    @override
     def channel_credentials(self, peer: NodeId) -> grpc.ChannelCredentials:
+        """Return the credentials of a connection that we open to `peer`."""
         return self._files.channel
 
-    @override
     def channel_options(self, peer: NodeId) -> list[tuple[str, int | str]]:
         """Return options that insist on the certificate that `check` saw, and show the token.
         Without a `check` before it nobody lets us in."""
@@ -274,8 +269,9 @@ class TlsSecurity(Security):
             name = Subject(peer, "board", self.identity.fleet).dns_name
         return [("grpc.ssl_target_name_override", name)]
 
-    @override
     def revoked(self, peer: NodeId) -> bool:
+        """Return whether `peer` has to be let go: the certificate that `check` saw last was revoked
+        since."""
         return peer in self._pinned and self.identity.revocations.revoked(self._pinned[peer])
 
     # -- revocation
@@ -285,7 +281,7 @@ class TlsSecurity(Security):
         newer than the number that its giver was `told`, costs us a check and the giver its
         connections and a while outside. Raises PeerError then."""
         try:
-            newer = self.admission.offer(crl, told)
+            newer = self.identity.revocations.offer(crl, told)
         except PeerError as error:
             self._strike(giver, str(error))
             if self._front_end is not None:
@@ -294,8 +290,9 @@ class TlsSecurity(Security):
         if newer:
             self._renew(f"{giver.name} brought")
 
-    @override
     async def watch(self) -> None:
+        """Notice what is copied into our folder, and a front end that does not work any more. Ends
+        when it is cancelled."""
         told, expired = False, 0.0
         while True:
             await asyncio.sleep(_LOOK_S)

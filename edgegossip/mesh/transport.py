@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from typing_extensions import override
 
@@ -29,15 +29,17 @@ from edgegossip.memory import Spool, enlarge_heap
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
-from edgegossip.mesh.base import Buffers, MeshLimits, Notice, PeerDown, Transport, TransportEvent, Woken
-from edgegossip.mesh.connections import MACHINE, ChannelFactory, MeshMachine, Security, serve
+from edgegossip.mesh.base import Buffers, MeshLimits, Notice, Transport, TransportEvent, Woken
+from edgegossip.mesh.connections import MACHINE, ChannelFactory, MeshMachine, serve
 from edgegossip.mesh.inbound import Inbound, Inbox
 from edgegossip.mesh.outbound import OutgoingEdge, QueuedFrame
-from edgegossip.mesh.services import StandardServices
 from edgegossip.mesh.shelf import Shelf
 from edgegossip.mesh.wire import PROTOCOL_VERSION
 from edgegossip.types import ConfigError, NodeId, UsageError
 from edgegossip.untrusted import Refusal
+
+if TYPE_CHECKING:
+    from edgegossip.mesh.tls_security import TlsSecurity
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -56,11 +58,10 @@ class GrpcTransport(Transport):
     `insecure` says otherwise. `before_disconnect` is called on the mesh's loop when a peer has said
     goodbye and the connections with it are still open: the time for a last look at their sockets.
     `security` brings TLS; `services` are further gRPC services of this node's server, whose methods
-    are coroutines on the transport's loop (`submit` runs others there); the FileDescriptor in their
-    `descriptor`, if any, is what reflection tells of them, and their coroutine `on_revocations`, if
-    any, is run when our revocation list is a newer one. `spool` is where frames lie that are large,
-    or for which memory has no room (shelf.py). Raises ConfigError for a malformed value, UsageError
-    for an exposed address, HostError when it cannot listen.
+    are coroutines on the transport's loop (`submit` runs others there); their coroutine
+    `on_revocations`, if any, is run when our revocation list is a newer one. `spool` is where
+    frames lie that are large, or for which memory has no room (shelf.py). Raises ConfigError for a
+    malformed value, UsageError for an exposed address, HostError when it cannot listen.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class GrpcTransport(Transport):
         limits: MeshLimits | None = None,
         insecure: bool = False,
         before_disconnect: Callable[[], object] | None = None,
-        security: Security | None = None,
+        security: TlsSecurity | None = None,
         services: Sequence[grpc.GenericRpcHandler] = (),
         spool: Spool | None = None,
         machine: MeshMachine = MACHINE,
@@ -94,8 +95,6 @@ class GrpcTransport(Transport):
         self._agreement: Agreement | None = None
         self._edges: dict[NodeId, OutgoingEdge] = {}
         self._frame_bytes: int | None = None  # of the largest frame of the run, once it is known
-        self._unfit: set[NodeId] = set()  # who disagreed before its address was known
-        self._shut: dict[NodeId, str] = {}  # whom the node closed, and why
         self._spreading: set[asyncio.Task[None]] = set()
         where = machine.listen_address(listen, insecure=insecure or security is not None)
         enlarge_heap(KEPT_BYTES)
@@ -119,7 +118,7 @@ class GrpcTransport(Transport):
         refused, here and there (PeerDown.disagrees). Raises UsageError after `connect`, or for what
         is too long to be sent."""
         agreement.to_json()
-        if self._edges or self._inbound.is_ready:
+        if self._inbound.is_ready:
             raise UsageError(f"{self._node} must say what it agrees to before it connects to peers")
         self._agreement = self._inbound.agreement = agreement
 
@@ -169,7 +168,7 @@ class GrpcTransport(Transport):
     @override
     def close_peer(self, peer: NodeId, reason: str, *, disagrees: bool = False) -> None:
         """Refuse this peer from now on. Its queued frames fail and PeerDown follows."""
-        if peer not in self._edges and not self._inbound.allows(peer):
+        if peer not in self._edges:
             raise UsageError(f"{peer} is not a connected peer of {self._node}")
         with self._lock:
             if not self._closed:
@@ -233,12 +232,9 @@ class GrpcTransport(Transport):
             self._security,
             self._shelf,
         )
-        files = [mesh_pb2.DESCRIPTOR, *(f for s in self._services if (f := getattr(s, "descriptor", None)))]
-        names = [service.full_name for file in files for service in file.services_by_name.values()]
-        self._standard = StandardServices(names, self._security, self._tell)
         # With security our server listens inside this machine; `serve` opens the way to it for
         # peers when it does.
-        handlers, inside = (self._inbound, self._standard, *self._services), ""
+        handlers, inside = (self._inbound, *self._services), ""
         if self._security is not None:
             inside = self._security.start(self._limits, self._tell, self._on_revocations, self._on_quarantine)
         self._server, address = await serve(where, handlers, self._limits, self._security, inside, self._machine)
@@ -253,15 +249,10 @@ class GrpcTransport(Transport):
             edge.limit_frames(max_frame_bytes)
 
     async def _expect(self, peers: tuple[NodeId, ...]) -> None:
+        said = b"" if self._agreement is None else self._agreement.to_json().encode()
         for peer in peers:
             self._inbound.allow(peer)
-
-    async def _connect(self, peers: Mapping[NodeId, addresses.Address]) -> None:
-        said = b"" if self._agreement is None else self._agreement.to_json().encode()
-        for peer, address in peers.items():
-            self._inbound.allow(peer)
             if peer in self._edges:
-                self._edges[peer].address = address
                 continue
             hello = mesh_pb2.Hello(
                 protocol_version=PROTOCOL_VERSION,
@@ -273,14 +264,15 @@ class GrpcTransport(Transport):
             )
             message = mesh_pb2.ExchangeRequest(hello=hello).SerializeToString()
             random, post = self._machine.threads.random, self._inbox.post
-            edge = OutgoingEdge(peer, address, message, self._limits, self._channels, post, random, self._shelf)
+            edge = OutgoingEdge(peer, message, self._limits, self._channels, post, random, self._shelf)
             self._edges[peer] = edge
             if self._frame_bytes is not None:
                 edge.limit_frames(self._frame_bytes)
-            if peer in self._shut:
-                await edge.shut(self._shut[peer])
-            else:
-                edge.start(given_up=peer in self._unfit)
+
+    async def _connect(self, peers: Mapping[NodeId, addresses.Address]) -> None:
+        await self._expect(tuple(peers))
+        for peer, address in peers.items():
+            self._edges[peer].connect(address)
         self._inbound.ready()
 
     def _on_goodbye(self, peer: NodeId, session: int) -> None:
@@ -290,16 +282,10 @@ class GrpcTransport(Transport):
 
     def _on_fit(self, peer: NodeId, differs: str) -> None:
         """Take in that a Hello of this peer was compared with what we agree to."""
-        edge = self._edges.get(peer)
-        if not differs:
-            self._unfit.discard(peer)
-            if edge is not None:
-                edge.reopen()
-        elif edge is not None:
-            edge.give_up(differs)
-        elif peer not in self._unfit:
-            self._unfit.add(peer)
-            self._inbox.post(PeerDown(peer, differs, disagrees=True))
+        if differs:
+            self._edges[peer].give_up(differs)
+        else:
+            self._edges[peer].reopen()
 
     def _tell(self, peer: NodeId | None, said: str | Refusal) -> None:
         """Post a line for the log. From any thread."""
@@ -335,11 +321,7 @@ class GrpcTransport(Transport):
 
     async def _close_peer(self, peer: NodeId, reason: str, disagrees: bool) -> None:
         self._inbound.shut(peer, reason)
-        self._shut[peer] = reason
-        if peer in self._edges:
-            await self._edges[peer].shut(reason, disagrees)
-        else:  # its address is not known yet
-            self._inbox.post(PeerDown(peer, reason, closed=True, disagrees=disagrees))
+        await self._edges[peer].shut(reason, disagrees)
 
     async def _shutdown(self, flush_s: float, linger_s: float) -> None:
         """End our streams first, each with its goodbye; then those of the peers, who heard it and
@@ -355,7 +337,6 @@ class GrpcTransport(Transport):
         # Whoever was told closes its stream to us once it has our acknowledgements; the other
         # streams end now.
         self._inbound.end(told)
-        self._standard.end()
         await self._server.stop(linger_s or None)  # None does not wait for anybody
         if self._security is not None:
             self._watch.cancel()

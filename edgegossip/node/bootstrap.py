@@ -113,7 +113,7 @@ def join(
     run's recipe names are not called, and no folder of this board is read, unless `settings` say so
     too. Raises ConfigError, PeerError when all of them refuse us or the manifest cannot be trusted,
     UsageError after `patience_s`."""
-    from edgegossip.mesh.connections import Unreachable
+    from edgegossip.mesh.base import Unreachable
     from edgegossip.mesh.membership.client import RefusedToJoin, request_join
 
     places = [addresses.parse(seed, "--join") for seed in seeds]

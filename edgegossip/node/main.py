@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from edgegossip.mesh import GrpcTransport
     from edgegossip.mesh.tls_security import TlsSecurity
     from edgegossip.node.bootstrap import JoinedRun
-    from edgegossip.node.members import MemberTransport
     from edgegossip.security.identity import Identity
 
 BEAT_S = 1.0
@@ -306,7 +305,7 @@ def _open(
     security: TlsSecurity | None,
     spool: Spool,
     runtime: Runtime,
-) -> tuple[GrpcTransport | MemberTransport, Callable[[], None], RemoteMembers]:
+) -> tuple[GrpcTransport, Callable[[], None], RemoteMembers]:
     """Return a transport that listens, what makes it look for its peers, and who else is in the run
     as far as that is known."""
     if options.joined is not None:
@@ -338,35 +337,29 @@ def _open(
     return transport, lambda: transport.connect(addresses_of()), RemoteMembers()
 
 
-def load_security(options: NodeOptions) -> TlsSecurity | None:
-    """Load TLS with the board's certificate, when it has one. Raises ConfigError when it is
-    another's, DataError and UsageError when it cannot be used."""
-    if options.identity is None:
-        return None
-    from edgegossip.mesh.tls_security import TlsSecurity
-
-    security = TlsSecurity.load(options.identity)
-    _check_name(security.identity, options)
-    return security
-
-
 def load_identity(options: NodeOptions) -> Identity | None:
-    """Load the identity of a client of a coordinator; raises as `load_security` does."""
+    """Load the board's certificate, when it has one. Raises ConfigError when it is another's,
+    DataError and UsageError when it cannot be used."""
     if options.identity is None:
         return None
     from edgegossip.security.identity import Identity
 
     identity = Identity.load(options.identity)
-    _check_name(identity, options)
-    return identity
-
-
-def _check_name(identity: Identity, options: NodeOptions) -> None:
     if (identity.name, identity.role) != (options.name, "board"):
         raise ConfigError(
             f"--identity {options.identity}: this is {identity.name} ({identity.role}), not the board {options.name}: "
             f"say --name {identity.name}, or name the folder of {options.name}"
         )
+    return identity
+
+
+def load_security(options: NodeOptions) -> TlsSecurity | None:
+    """Load TLS with it; raises as `load_identity` does."""
+    if (identity := load_identity(options)) is None:
+        return None
+    from edgegossip.mesh.tls_security import TlsSecurity
+
+    return TlsSecurity(identity)
 
 
 def check_coordinator(text: str, options: NodeOptions) -> None:

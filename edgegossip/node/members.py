@@ -9,20 +9,18 @@ members may be wrong, or lie, about each other.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from edgegossip.agreement import Agreement
 from edgegossip.engine.joining import RemoteMembers
 from edgegossip.engine.node import neighbours_of
 from edgegossip.memory import Spool
 from edgegossip.mesh import address as addresses
-from edgegossip.mesh.base import Buffers, Moved, Notice, PeerDown, PeerUp, Transport, TransportEvent, Verdict
+from edgegossip.mesh.base import Moved, Notice, PeerDown, PeerUp, TransportEvent, Verdict
 from edgegossip.mesh.connections import MACHINE, MeshMachine
 from edgegossip.mesh.membership.agent import Agent
 from edgegossip.mesh.membership.protocol import Status
@@ -108,35 +106,24 @@ class NeighbourStatus:
         return [event]
 
 
-class MemberTransport(Transport):
-    """Moves frames over `inner`, whose services hold `agent`'s. `neighbours` get streams as soon as
-    their address is known; what the members say of all others comes as it is."""
+class MemberTransport(GrpcTransport):
+    """Moves frames between members, as far as they are `neighbours`, who get streams as soon as
+    their address is known; what the members say of all others comes as it is. `agent`'s service is
+    among `services`; the rest is a GrpcTransport's."""
 
     def __init__(
-        self,
-        inner: GrpcTransport,
-        agent: Agent,
-        neighbours: Collection[NodeId],
-        now: Callable[[], float] = time.monotonic,
+        self, *where: Any, agent: Agent, neighbours: Collection[NodeId], machine: MeshMachine = MACHINE, **how: Any
     ) -> None:
-        self._inner, self._agent, self._neighbours, self._now = inner, agent, frozenset(neighbours), now
+        super().__init__(*where, services=[agent.service], machine=machine, **how)
+        self._agent, self._neighbours, self._now = agent, frozenset(neighbours), machine.threads.now
         self._status = NeighbourStatus(neighbours)
         self._ready: deque[TransportEvent] = deque()
 
-    def agree(self, agreement: Agreement) -> None:
-        """Say what boards must have alike, before `start`."""
-        self._inner.agree(agreement)
-
-    @property
-    def address(self) -> str:
-        """The host:port that we listen on."""
-        return self._inner.address
-
-    def start(self, address: str, port: int | None = None) -> None:
-        """Take part, reachable at this address. `port`: see Agent.start."""
-        self._inner.expect(self._neighbours)
-        self._inner.connect({})
-        self._inner.call(self._agent.start(address, port), 10.0)
+    def start(self, address: str, *, certain: bool = True) -> None:
+        """Take part, reachable at this address, which may be a guess."""
+        self.expect(self._neighbours)
+        self.connect({})
+        self.call(self._agent.start(address, certain=certain), 10.0)
 
     @override
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
@@ -144,57 +131,31 @@ class MemberTransport(Transport):
         while not self._ready:
             due_s = self._status.due_s
             bounds = [t for t in (until_s, due_s) if t is not None]
-            event = self._inner.incoming(max(0.0, min(bounds) - self._now()) if bounds else None)
+            event = super().incoming(max(0.0, min(bounds) - self._now()) if bounds else None)
             now_s = self._now()
             self._ready.extend(self._status.tick(now_s))
             if event is not None:
                 self._take(event)
             elif due_s is None or now_s < due_s or (until_s is not None and now_s >= until_s):
                 break  # time is over, or the transport is closed
-        if not self._ready:
-            return None
-        return self._ready.popleft()
-
-    @override
-    def send(self, to: NodeId, frame: Buffers) -> int:
-        return self._inner.send(to, frame)
-
-    @override
-    def wake(self) -> None:
-        self._inner.wake()
-
-    @override
-    def limit_frames(self, max_frame_bytes: int) -> None:
-        self._inner.limit_frames(max_frame_bytes)
-
-    @override
-    def arriving(self) -> tuple[int, int]:
-        return self._inner.arriving()
-
-    def tasks(self) -> int:
-        """Return how many coroutines the mesh's loop has."""
-        return self._inner.tasks()
-
-    @override
-    def close_peer(self, peer: NodeId, reason: str, *, disagrees: bool = False) -> None:
-        self._inner.close_peer(peer, reason, disagrees=disagrees)
+        return self._ready.popleft() if self._ready else None
 
     @override
     def close(self) -> None:
         with suppress(TimeoutError, UsageError):  # the members hear that we leave, or notice
-            self._inner.call(self._agent.stop(), 5.0)
-        self._inner.close()
+            self.call(self._agent.stop(), 5.0)
+        super().close()
 
     def _take(self, event: TransportEvent) -> None:
         match event:
             # A founder that was started again refuses us, and so does who disagrees: it is there.
             case PeerUp(peer) | Notice(str(peer), answered=True) | PeerDown(peer, disagrees=True):
-                self._inner.submit(_do(lambda: self._agent.mark_alive(peer)))
+                self.submit(_do(lambda: self._agent.mark_alive(peer)))
             case PeerDown(peer, left=False, closed=False):
-                self._inner.submit(_do(lambda: self._agent.suspect(peer)))
+                self.submit(_do(lambda: self._agent.suspect(peer)))
             case Moved(peer, address):
                 if peer in self._neighbours:
-                    self._inner.connect({peer: address})
+                    self.connect({peer: address})
                 return
             case Verdict(peer) if peer not in self._neighbours:
                 self._ready.append(event)
@@ -233,36 +194,31 @@ def open_member(
     agent = Agent(
         joined.manifest,
         spec.name,
-        lambda event: inner.post(event),
+        lambda event: transport.post(event),
         log,
         known=joined.known,
         seeds=dict(joined.reached),
         security=security,
         machine=machine,
     )
-    limits = mesh_limits(spec.recipe.network.grace_s)
-    # Elsewhere without TLS there is no TLS front end, whose kernel asks in place of gRPC whether a
-    # host is lost.
-    if security is not None or machine.listen_address(listen, insecure=insecure).is_loopback:
-        limits = limits.among_members()
-    inner = GrpcTransport(
+    neighbours = neighbours_of(spec.name, spec.members, make_topology(spec.recipe, spec.members))
+    transport = MemberTransport(
         spec.name,
         spec.run_id,
         listen,
-        limits=limits,
+        agent=agent,
+        neighbours=neighbours,
+        limits=mesh_limits(spec.recipe.network.grace_s),
         insecure=insecure,
         before_disconnect=meters.sample_sockets,
         security=security,
-        services=[agent.service],
         spool=spool,
         machine=machine,
     )
-    neighbours = neighbours_of(spec.name, spec.members, make_topology(spec.recipe, spec.members))
     # Members that had not left when the one through which we joined said who is there.
     known = ((joined.manifest.members[k], row) for k, row in joined.known if row.status is not Status.LEFT)
     others = {m: row.here for m, row in known if m not in neighbours and m != spec.name}
-    transport = MemberTransport(inner, agent, neighbours, machine.threads.now)
     address = advertised(transport.address, advertise, joined.seen_as)
     listening = addresses.parse(transport.address, "listen address")
-    guessed = not advertise and listening.host in ("0.0.0.0", "::")
-    return transport, lambda: transport.start(address, listening.port if guessed else None), RemoteMembers(others)
+    certain = bool(advertise) or listening.host not in ("0.0.0.0", "::")
+    return transport, lambda: transport.start(address, certain=certain), RemoteMembers(others)

@@ -134,12 +134,6 @@ class Admission:
 
     # -- revocation
 
-    def offer(self, revocations: bytes, told: int = -1) -> bool:
-        """Take over a revocation list (DER) if it is newer; return whether it was. Raises PeerError
-        for one that our authority did not sign, or that is no newer than the number that its giver
-        was `told`."""
-        return self.identity.revocations.offer(revocations, told)
-
     def look(self) -> bool:
         """Look at crl.pem, and say whether our list is another one than at the last `look`. A
         forged file, or one that is being copied, changes nothing."""

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import TypeAlias, TypeVar
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -48,17 +48,6 @@ _USAGES: dict[Role, tuple[ObjectIdentifier, ...]] = {
     "coordinator": (ExtendedKeyUsageOID.SERVER_AUTH,),
 }
 _ECDSA = ec.ECDSA(SHA256())
-# What `cryptography` raises for bytes that it cannot read, or will not. Not all of it is a
-# ValueError.
-_UNREADABLE = (
-    ValueError,
-    TypeError,
-    OverflowError,
-    UnsupportedAlgorithm,
-    x509.InvalidVersion,
-    x509.DuplicateExtension,
-    x509.UnsupportedGeneralNameType,
-)
 _Parsed = TypeVar("_Parsed", x509.Certificate, x509.CertificateRevocationList)
 _T = TypeVar("_T")
 
@@ -179,7 +168,7 @@ def verify(signer: Certificate, data: bytes, signature: bytes) -> bool:
 def _understood(read: Callable[[], _T]) -> _T:
     try:
         return read()
-    except _UNREADABLE as error:
+    except Exception as error:  # `cryptography` raises many kinds for what it cannot read, or will not
         # Of its message the first line: PEM errors go on with the address of a page.
         words = str(error).partition("\n")[0].partition(". See https:")[0].strip()
         raise DecodeError(words or type(error).__name__) from error

@@ -26,7 +26,6 @@ from __future__ import annotations
 import errno
 import functools
 import logging
-import os
 import re
 import selectors
 import socket
@@ -47,12 +46,13 @@ from edgegossip.security.limits import (
     ConnectionLimits,
     RateLimitedLog,
     TokenBuckets,
+    cannot_listen,
     endpoint,
     host_of,
     network_of,
 )
 from edgegossip.security.names import token_in
-from edgegossip.types import DecodeError, EdgegossipError, HostError, PeerError
+from edgegossip.types import DecodeError, EdgegossipError, PeerError
 from edgegossip.untrusted import Refusal, printable
 
 _log = logging.getLogger(__name__)
@@ -67,9 +67,6 @@ _LAST_WORDS_S, _LAST_BYTES = 1.0, 1 << 17
 _RESET = b"\x01\0\0\0\0\0\0\0"  # struct linger: close at once
 _HANDSHAKE, _HEAD_BYTES = b"\x16", 5  # of a TLS record (RFC 8446, 5.1)
 _MAX_PEEK_BYTES = _HEAD_BYTES + (1 << 14)  # one record: a ClientHello that is longer is none of ours
-_LISTENS_LONGER = 1.5  # than keepalive_s, after which the other end asks
-_QUESTIONS = 2  # of the kernel, before it gives up a connection
-_LONGEST_S = 32767  # that the kernel takes
 _TOKEN = re.compile(rb"([0-9a-f]{32})\.[0-9a-f]{1,40}\.serial\.")  # in a name of names.serial_name
 
 
@@ -489,7 +486,8 @@ class FrontEnd:
 
     def _take_in(self, connection: socket.socket, address: str) -> None:
         try:
-            prepare(connection, self.limits)
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError:  # it is gone already
             connection.close()
             return
@@ -640,31 +638,5 @@ def listen(host: str, port: int) -> socket.socket:
         listener.setblocking(False)
     except OSError as error:
         listener.close()
-        reason = os.strerror(error.errno or 0).lower()
-        raise HostError(
-            f"cannot listen on {endpoint(host, port)}: {reason}; choose another port (0 takes any free one)"
-        ) from error
+        raise cannot_listen(host, port, error) from error
     return listener
-
-
-def prepare(connection: socket.socket, limits: ConnectionLimits) -> None:
-    """Set up an accepted connection, before anything is read. The kernel asks a silent one whether
-    its host is there, as gRPC does from the other end, and gives it up when it was not answered for
-    keepalive_timeout_s: that wakes no process. Raises OSError."""
-    connection.setblocking(False)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_KEEPIDLE"):  # Linux; elsewhere the system's own times count
-        idle_s = _seconds(_LISTENS_LONGER * limits.keepalive_s)
-        pause_s = _seconds(limits.keepalive_timeout_s / _QUESTIONS)
-        # The kernel asks nothing while something is under way, which it would repeat for a quarter
-        # of an hour. That goes for bytes that a stopped process does not take, too, whose gRPC
-        # would cut us off as soon.
-        lost_ms = 1000 * (idle_s + _QUESTIONS * pause_s)
-        names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
-        for name, value in zip(names, (idle_s, pause_s, _QUESTIONS, lost_ms), strict=True):
-            connection.setsockopt(socket.IPPROTO_TCP, name, value)
-
-
-def _seconds(wanted_s: float) -> int:
-    return min(_LONGEST_S, max(1, round(wanted_s)))

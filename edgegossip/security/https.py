@@ -27,8 +27,15 @@ from typing_extensions import override
 
 from edgegossip.security import tls
 from edgegossip.security.admission import Admission, Caller
-from edgegossip.security.limits import ConnectionLimiter, RateLimitedLog, TokenBuckets, endpoint, network_of
-from edgegossip.types import EdgegossipError, HostError, PeerError
+from edgegossip.security.limits import (
+    ConnectionLimiter,
+    RateLimitedLog,
+    TokenBuckets,
+    cannot_listen,
+    endpoint,
+    network_of,
+)
+from edgegossip.types import EdgegossipError, PeerError
 from edgegossip.untrusted import Refusal, printable, whole_number
 
 HANDSHAKE_S = 10.0
@@ -67,35 +74,6 @@ class PendingConnection:
     def close(self) -> None:
         """Give up our descriptor of it; the connection itself stays."""
         self._connection.close()
-
-
-class PendingConnections:
-    """Holds all connections before their handshakes are done. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._limiter = ConnectionLimiter(CONNECTIONS_PER_S, CONNECTION_BURST, MAX_PENDING, MAX_PENDING_PER_ADDRESS)
-        self._lock, self._there = threading.Lock(), list[PendingConnection]()
-
-    def come(self, connection: socket.socket, host: str, port: int) -> PendingConnection | None:
-        """Take in a newcomer, for whom another may have to go; None when its address comes too
-        often."""
-        with self._lock:
-            now_s = time.monotonic()
-            if self._limiter.why_not(host, now_s):
-                return None
-            if found := self._limiter.to_evict(host, self._there, now_s):
-                found[0].evict()
-                self._there.remove(found[0])
-            pending = PendingConnection(connection, host, port)
-            self._there.append(pending)
-            return pending
-
-    def done(self, pending: PendingConnection) -> None:
-        """Note that it has shown its certificate, or is gone."""
-        with self._lock:
-            if pending in self._there:  # or it had to go
-                self._there.remove(pending)
-            pending.close()
 
 
 class _Place:
@@ -144,15 +122,15 @@ class MemberServer(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.admission, self._handler, self._silent_s = admission, handler, silent_s
         self._refused, self._lines = refused, RateLimitedLog()
-        self._pending, self._places = PendingConnections(), list[_Place]()  # the oldest first
+        self._limiter = ConnectionLimiter(CONNECTIONS_PER_S, CONNECTION_BURST, MAX_PENDING, MAX_PENDING_PER_ADDRESS)
+        self._pending, self._places = list[PendingConnection](), list[_Place]()  # the oldest first
         self._requests = TokenBuckets(REQUESTS_PER_S, REQUEST_BURST)
         self._lock = threading.Lock()
         self._context = None if admission is None else tls.server_context(admission.identity)
         try:
             super().__init__((host, port), BaseHTTPRequestHandler)  # which is never made: see `_serve`
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise HostError(f"cannot listen on {endpoint(host, port)}: {reason}") from error
+            raise cannot_listen(host, port, error) from error
 
     @property
     def address(self) -> str:
@@ -216,11 +194,25 @@ class MemberServer(ThreadingHTTPServer):
 
     @override
     def process_request(self, request: Any, client_address: Any) -> None:
-        pending = self._pending.come(request, *client_address[:2])
-        if pending is None:
-            self.shutdown_request(request)
-            return
+        host, port = client_address[:2]
+        with self._lock:
+            now_s = time.monotonic()
+            if self._limiter.why_not(host, now_s):
+                self.shutdown_request(request)
+                return
+            if found := self._limiter.to_evict(host, self._pending, now_s):
+                found[0].evict()
+                self._pending.remove(found[0])
+            pending = PendingConnection(request, host, port)
+            self._pending.append(pending)
         threading.Thread(target=self._handle_connection, args=(request, client_address, pending), daemon=True).start()
+
+    def _forget(self, pending: PendingConnection) -> None:
+        """Note that it has shown its certificate, or is gone."""
+        with self._lock:
+            if pending in self._pending:  # or it had to go
+                self._pending.remove(pending)
+            pending.close()
 
     def _handle_connection(self, request: Any, client_address: Any, pending: PendingConnection) -> None:
         """Serve a connection on a thread of its own: who does not finish the handshake keeps nobody
@@ -229,12 +221,12 @@ class MemberServer(ThreadingHTTPServer):
             pending.listen(request)
             context, caller = self.context(), None
             if context is None or self.admission is None:
-                self._pending.done(pending)
+                self._forget(pending)
                 self._serve(request, client_address, None)
                 return
             with _handshake(context, request) as connection:
                 caller = self.admission.by_connection(connection.getpeercert(), pending.address)
-                self._pending.done(pending)
+                self._forget(pending)
                 if caller.subject.role != "board":
                     raise PeerError(f"it is no board: its certificate is for {caller.subject.role}s")
                 self._serve(connection, client_address, caller)
@@ -246,7 +238,7 @@ class MemberServer(ThreadingHTTPServer):
         except OSError:
             pass
         finally:
-            self._pending.done(pending)
+            self._forget(pending)
             self.shutdown_request(request)
 
     def _serve(self, connection: socket.socket, client_address: Any, caller: Caller | None) -> None:

@@ -16,9 +16,11 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
@@ -28,6 +30,7 @@ from edgegossip.security.certificates import Certificate, RevocationList
 from edgegossip.security.names import ROLES, Role, Subject, fleet_id, subject_of
 from edgegossip.types import DataError, DecodeError, NodeId, PeerError, UsageError
 
+T = TypeVar("T")
 CA, CERTIFICATE, KEY, CRL, ABOUT = "ca.pem", "identity.pem", "identity.key", "crl.pem", "fleet.toml"
 _DOMAIN = b"edgegossip signature 1\0"
 _MAX_CERTIFICATE_BYTES = 4096
@@ -192,38 +195,29 @@ class Identity:
         return subject, signer
 
 
-def _read(file: Path) -> bytes:
+def _read(file: Path, parse: Callable[[bytes], T]) -> T:
     try:
-        return file.read_bytes()
+        return parse(file.read_bytes())
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise DataError(f"{file}: {reason}; --identity takes a folder that `edgegossip fleet add` made") from error
+    except DecodeError as error:
+        raise DataError(f"{file} is damaged ({error}); copy the board's folder again") from error
 
 
 def _certificate(file: Path) -> Certificate:
-    try:
-        return certificates.certificate_from_pem(_read(file))
-    except DecodeError as error:
-        raise DataError(f"{file} is damaged ({error}); copy the board's folder again") from error
+    return _read(file, certificates.certificate_from_pem)
 
 
 def _private_key(file: Path) -> EllipticCurvePrivateKey:
-    data = _read(file)
+    key = _read(file, certificates.private_key_from_pem)
     if stat.S_IMODE(os.stat(file).st_mode) & 0o007:
         raise UsageError(f"{file} can be read by every user of this machine: chmod 600 {file}")
-    try:
-        return certificates.private_key_from_pem(data)
-    except DecodeError as error:
-        raise DataError(f"{file} is damaged ({error}); copy the board's folder again") from error
+    return key
 
 
 def _revocation_list(file: Path) -> RevocationList:
-    try:
-        return certificates.revocations_from_pem(file.read_bytes())
-    except OSError as error:
-        raise DataError(f"{file}: {(error.strerror or str(error)).lower()}; copy the board's folder again") from error
-    except DecodeError as error:
-        raise DataError(f"{file} is damaged ({error}); copy the board's folder again") from error
+    return _read(file, certificates.revocations_from_pem)
 
 
 def stamp(file: Path | None) -> tuple[int, int, int] | None:

@@ -11,8 +11,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol, TypeVar
+
+from edgegossip.types import HostError
 
 _MAX_KEYS = 1024
 _HESITATES_S = 0.25  # a caller has to speak first, and does so at once
@@ -51,30 +52,6 @@ class ProcessorShare:
         self._left_s = min(self._burst_s, self._left_s + earned_s) - spent_s
         self._then_s = now_s
         return max(0.0, -self._left_s / self._share)
-
-
-class Decision(Enum):
-    """Says what a request limiter thinks of who asks."""
-
-    ALLOWED = 0
-    THROTTLED = 1  # to be refused
-    ABUSIVE = 2  # and went on in spite of many refusals: nobody who works as it should does
-
-
-class RequestLimiter:
-    """Limits how often each may ask. Being refused is no misbehaviour yet: others may make an
-    honest board ask too often."""
-
-    PATIENCE = 100.0  # refusals at once
-
-    def __init__(self, rate: float, burst: float) -> None:
-        self._asked, self._refused = TokenBuckets(rate, burst), TokenBuckets(rate, self.PATIENCE)
-
-    def take(self, key: Hashable, now_s: float, tokens: float = 1.0) -> Decision:
-        """Count one question more of `key`."""
-        if self._asked.take(key, now_s, tokens):
-            return Decision.ALLOWED
-        return Decision.THROTTLED if self._refused.take(key, now_s) else Decision.ABUSIVE
 
 
 class SharedRateLimiter:
@@ -223,6 +200,13 @@ def host_of(address: str) -> str:
 def endpoint(host: str, port: int) -> str:
     """Return host:port, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> HostError:
+    """Return the error that nobody can listen there, and why."""
+    why = (error.strerror or str(error)).lower()
+    cure = "choose another port (0 takes any free one), or an address that `ip address` shows"
+    return HostError(f"cannot listen on {endpoint(host, port)}: {why}; {cure}")
 
 
 def network_of(place: str) -> str:

@@ -454,15 +454,13 @@ class MemberPeer(MeshPeer):
         self._agent = Agent(manifest, name, lambda event: None, lambda kind, text, peer=None, **_: None)
         super().__init__(
             name,
-            GrpcTransport(
-                name, RUN_ID, limits=MeshLimits(grace_s=30.0).among_members(), services=[self._agent.service]
-            ),
+            GrpcTransport(name, RUN_ID, limits=MeshLimits(grace_s=30.0), services=[self._agent.service]),
         )
 
     @override
     def connect(self, peers: Mapping[str, str]) -> None:
-        known = self._known(peers[f"p{self._me - 1:02}"]) if self._me else ()
-        self._transport.submit(self._agent.start(self.address, known=known)).result(PATIENCE_S)
+        self._agent.known = self._known(peers[f"p{self._me - 1:02}"]) if self._me else ()
+        self._transport.submit(self._agent.start(self.address)).result(PATIENCE_S)
         super().connect(peers)
 
     @override
@@ -480,7 +478,7 @@ class MemberPeer(MeshPeer):
 
     def _known(self, seed: str) -> Any:
         from edgegossip.mesh import address as addresses
-        from edgegossip.mesh.connections import Unreachable
+        from edgegossip.mesh.base import Unreachable
         from edgegossip.mesh.membership.client import request_join
 
         until_s = time.monotonic() + PATIENCE_S

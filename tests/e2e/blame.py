@@ -72,7 +72,7 @@ def untrue(data: RunData, absences: Sequence[Absence], boards: Collection[NodeId
         # true, too, whoever was away.
         own = [a for a in absences if a.board == event.node and a.covers(at_s)]
         since_s = min((a.since_s for a in own), default=math.inf)
-        link = own and re.match(r"lost .* the connection was|the run had been split", event.text)
+        link = own and re.match(r"lost .* the connection was", event.text)
         for name in accused(event, boards):
             # Who waits for somebody that waits, too, says so, and blames nobody.
             others = [a for a in absences if a.board == name or (event.name == "waiting" and a.board != event.node)]

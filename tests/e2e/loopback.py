@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -139,14 +139,11 @@ class Boards:
 
 
 class Fleet(Boards):
-    """A gossip run of these boards; the first founds. `modules` names what is run in place of
-    `edgegossip` for some of them."""
+    """A gossip run of these boards; the first founds."""
 
-    def __init__(
-        self, names: Sequence[str], settings: Sequence[str], folder: Path, modules: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, names: Sequence[str], settings: Sequence[str], folder: Path) -> None:
         super().__init__(folder, names)
-        self._settings, self._modules = settings, modules or {}
+        self._settings = settings
 
     def command(self, name: str) -> list[str]:
         sets = [part for s in self._settings for part in ("--set", s)]
@@ -157,8 +154,7 @@ class Fleet(Boards):
             trusted = [part for s in self._settings if s.startswith("model.name=") for part in ("--set", s)]
             how = [*(part for at in others for part in ("--join", at)), *trusted]
         where = ["--listen", self.address(name) or "127.0.0.1:0", "--runs", str(self.runs(name))]
-        module = self._modules.get(name, "edgegossip")
-        return [module, "node", *how, "--name", name, "--identity", str(self.identity(name)), *where]
+        return ["edgegossip", "node", *how, "--name", name, "--identity", str(self.identity(name)), *where]
 
     def start_all(self) -> None:
         """The first founds; when it listens, the others join."""
@@ -211,12 +207,10 @@ def at_work(boards: B) -> Iterator[B]:
 
 
 @contextmanager
-def fleet(names: Sequence[str], settings: Sequence[str], modules: Mapping[str, str] | None = None) -> Iterator[Fleet]:
-    """A gossip run in a folder of its own, see `at_work`; its boards are forked, but for those that
-    run another module."""
+def fleet(names: Sequence[str], settings: Sequence[str]) -> Iterator[Fleet]:
+    """A gossip run in a folder of its own, see `at_work`; its boards are forked."""
     # Not the prefix of `run`, which removes folders that such a run has left.
     with tempfile.TemporaryDirectory(prefix="edgegossip-boards-") as folder, ExitStack() as stack:
-        boards = Fleet(names, settings, Path(folder), modules)
-        if not modules:
-            boards.forks = stack.enter_context(ForkServer(MODULES["gossip"], 1, boards.folder / "forks.log"))
+        boards = Fleet(names, settings, Path(folder))
+        boards.forks = stack.enter_context(ForkServer(MODULES["gossip"], 1, boards.folder / "forks.log"))
         yield stack.enter_context(at_work(boards))

@@ -1,5 +1,5 @@
-"""Machines on one network: a namespace each, joined by a switch that can be split, cut in one
-direction and slowed down."""
+"""Machines on one network: a namespace each, joined by a switch that can be split and slowed
+down."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from edgegossip.types import HostError
 needs_namespaces = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2 to make network namespaces"
 )
-NOBODY = "02:00:00:00:00:fe"  # no machine has this address: what goes there is lost
 
 
 def first_namespace(spaces: Namespaces, name: str) -> str:
@@ -63,14 +62,6 @@ class Network(Namespaces):
     def heal(self) -> None:
         for k in range(1, self.size + 1):
             ip("-n", self._switch, "link", "set", f"port{k}", "master", "left")
-
-    def cut(self, source: int, to: int) -> None:
-        """What `source` sends to `to` is lost; the other direction works."""
-        where = ("-n", self._names[source - 1], "neigh", "replace", self.address(to), "lladdr", NOBODY)
-        ip(*where, "dev", "wire", "nud", "permanent")
-
-    def mend(self, source: int, to: int) -> None:
-        ip("-n", self._names[source - 1], "neigh", "del", self.address(to), "dev", "wire")
 
     def slow(self, machine: int, rate: str, burst: str = "32kb") -> None:
         """Bound what this machine sends, such as 2mbit; `burst` goes through at once."""

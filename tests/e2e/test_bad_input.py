@@ -11,21 +11,12 @@ import pytest
 from tests.e2e.command import edgegossip, in_this_process
 
 CASES = [
-    (["quickstart-gosip"], 2, "did you mean quickstart-gossip"),
     (["quickstart-gossip", "--set", "training.learning_rate=1"], 2, "did you mean training.lr"),
     (["quickstart-gossip", "--set", "training.lr=-1"], 2, "out of range (from 0.0 to 1000.0)"),
-    (["quickstart-gossip", "--nodes", "1"], 2, "the nearest is 2"),
-    (["quickstart-gossip", "--set", "codec.name=minmax9"], 2, "did you mean minmax8"),
     (["quickstart-gossip", "--set", "codec.params.bits=3"], 2, "bits"),
-    (["quickstart-gossip", "--set", "model.name=mpl"], 2, "did you mean mlp"),
     (["quickstart-gossip", "--set", "gossip.topology=rings"], 2, "did you mean ring"),
-    (["quickstart-gossip", "--set", "gossip.algorithm=dpsdg"], 2, "did you mean dpsgd"),
-    (["quickstart-gossip", "--set", "data.name=digit"], 2, "did you mean digits"),
     (["cifar10-gossip", "--set", "data.dir=/nonexistent"], 3, "/nonexistent"),
-    (["quickstart-gossip", "--set", "network.host=192.0.2.1"], 2, "the nearest is 127.0.0.1"),
     (["quickstart-server", "--set", "server.min_nodes=9"], 2, "the nearest is 4"),
-    (["quickstart-gossip", "--set", "gossip.topology_file=x.json"], 2, "say gossip.topology = file"),
-    (["quickstart-gossip", "--set", "model.params.hidden=abc"], 2, "hidden"),
 ]
 
 
@@ -68,13 +59,10 @@ def test_port_in_use(mode: str, tmp_path: Path, capfd: pytest.CaptureFixture[str
     ("arguments", "code", "words"),
     [
         (["--peer", "b=127.0.0.1:xx"], 2, "port from 1 to 65535"),
-        (["--peer", "b"], 2, "NAME=HOST:PORT"),
         (["--peer", "a=127.0.0.1:1"], 2, "that is this board itself"),
         (["--peer", "b=127.0.0.1:1", "--peer", "c=127.0.0.1:2"], 2, "--set run.nodes=3"),
-        (["--peer", "b=127.0.0.1:1", "--listen", "foo"], 2, "write host:port"),
         (["--members", "a,b", "--advertise", "a:b:c"], 2, "--advertise 'a:b:c' is not an address"),
         (["--members", "a,b", "--name", "../../up"], 2, "--name: '../../up' cannot be a name"),
-        (["--members", "a,../../up"], 2, "--members: '../../up' cannot be a name"),
         (["--peer", "../up=127.0.0.1:1"], 2, "--peer: '../up' cannot be a name"),
         (["--boards", "a,../up", "--coordinator", "127.0.0.1:1"], 2, "--boards: '../up' cannot be a name"),
         (["--peer", "b=127.0.0.1:1", "--listen", "0.0.0.0:0"], 2, "--insecure"),

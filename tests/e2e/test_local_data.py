@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.e2e.command import edgegossip, in_this_process
-from tests.e2e.network import Namespaces, first_namespace, needs_namespaces
+from tests.e2e.network import Namespaces, first_namespace, ip, needs_namespaces
 
 ROUNDS = 4
 WINDOW = 16  # bytes of an example that are searched for
@@ -96,7 +96,17 @@ def holds_any(data: bytes, pieces: set[bytes]) -> bool:
 
 @contextmanager
 def sniffed(namespace: str, file: Path) -> Iterator[None]:
-    """Keep all packets that are sent inside the network namespace meanwhile."""
+    """Keep all packets that are sent inside the network namespace meanwhile. There is a way out, on
+    which everything is lost, and nobody may take it."""
+    for arguments in (
+        "link add out type veth peer name nowhere",
+        "address add 10.79.0.1/24 dev out",
+        "link set out up",
+        "link set nowhere up",
+        "route add default via 10.79.0.254 dev out",
+        "neigh replace 10.79.0.254 lladdr 02:00:00:00:00:fe dev out nud permanent",
+    ):
+        ip("-n", namespace, *arguments.split())
     command = ["ip", "netns", "exec", namespace, sys.executable, "-m", "tests.e2e.sniffer", str(file)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as sniffer:
         assert sniffer.stdin is not None and sniffer.stdout is not None
@@ -105,14 +115,15 @@ def sniffed(namespace: str, file: Path) -> Iterator[None]:
             yield
         finally:
             sniffer.stdin.close()
-            sniffer.stdout.read()
+            seen = json.loads(sniffer.stdout.read())
+    assert seen and not [s for s in seen if s[:2] != ["lo", "tcp"] or s[2] != "127.0.0.1"], "something went elsewhere"
 
 
 @needs_namespaces
 @pytest.mark.slow  # test_forked.py has it of boards that are started by hand
 @pytest.mark.parametrize(
     ("mode", "kind"),
-    [("gossip", "recipe"), ("gossip", "script"), ("server", "recipe"), ("server", "script")],
+    [("gossip", "script"), ("server", "recipe")],
 )
 def test_no_byte_of_the_data_is_in_a_packet_or_in_the_run_folder(
     mode: str, kind: str, folders: Path, tmp_path: Path
@@ -153,8 +164,6 @@ def test_no_byte_of_the_data_is_in_a_packet_or_in_the_run_folder(
         assert not holds_any(file.read_bytes(), pieces), file
     if kind == "script":
         return  # of its data nobody knows more than their number
-    if mode == "gossip":  # a board without a test set trains on, and only the other evaluates
-        assert result["accuracy"]["min"] == result["accuracy"]["max"] > 0
     partition = json.loads((folder / "partition.json").read_text())
     assert partition == {
         "nodes": list(HELD),

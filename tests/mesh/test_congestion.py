@@ -1,5 +1,4 @@
-"""What is learnt from acknowledgements: windows on simulated links, deadlines that follow what was
-seen, silent peers."""
+"""What is learnt from acknowledgements: windows on simulated links, and silent peers."""
 
 from __future__ import annotations
 
@@ -8,12 +7,10 @@ import time
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.base import Notice, Received
-from edgegossip.mesh.congestion import MAX_BYTES, QUEUE_S, CongestionWindow, K, StallDetector, TimeoutEstimator
+from edgegossip.mesh.congestion import MAX_BYTES, QUEUE_S, CongestionWindow, StallDetector
 from edgegossip.types import PeerError
 from tests.mesh.support import QUICK, RUN, connect_all, wait_for
 
@@ -49,49 +46,6 @@ def test_a_link_is_used_and_not_clogged(rate, round_trip_s):
     assert window.size_bytes <= MAX_BYTES
 
 
-def after(*seen_s: float, least_s: float = 0.0, most_s: float = 100.0) -> TimeoutEstimator:
-    deadline = TimeoutEstimator(least_s, most_s)
-    for took_s in seen_s:
-        deadline.see(took_s)
-    return deadline
-
-
-def test_a_deadline_is_the_median_and_k_deviations():
-    assert after().limit_s == 100.0
-    assert after(*[1.0] * 7).limit_s == 100.0  # too few to judge by
-    assert after(*[1.0] * 8).limit_s == 1.0
-    assert after(*[0.9, 1.1] * 8).limit_s == pytest.approx(1.0 + K * 1.4826 * 0.1)
-    assert after(*[0.9, 1.1] * 8, least_s=5.0).limit_s == 5.0
-    assert after(*[0.9, 1.1] * 8, most_s=1.2).limit_s == 1.2
-
-
-def test_a_slow_link_gets_a_long_deadline_and_a_change_is_followed():
-    deadline = after(*[0.01] * 32, least_s=0.1)
-    assert deadline.limit_s == 0.1
-    for _ in range(32):
-        deadline.see(3.0)
-    assert deadline.limit_s == 3.0
-
-
-def test_a_few_stalls_do_not_stretch_it():
-    assert after(*[0.9, 1.1] * 14, 50.0, 60.0, 70.0).limit_s < 3.0
-
-
-def test_a_missed_deadline_doubles_until_the_peer_is_heard():
-    deadline = after(*[1.0] * 8)
-    deadline.miss()
-    deadline.miss()
-    assert deadline.limit_s == 4.0
-    deadline.see(1.0)
-    assert deadline.limit_s == 1.0
-
-
-@given(st.lists(st.floats(0.0, 1e3), max_size=60), st.floats(0.01, 10.0), st.floats(0.01, 10.0))
-def test_a_deadline_stays_within_its_bounds(seen_s, least_s, more_s):
-    limit_s = after(*seen_s, least_s=least_s, most_s=least_s + more_s).limit_s
-    assert least_s <= limit_s <= least_s + more_s
-
-
 def watch(hung_s: float, alive: bool, seconds: float, *, heard: bool = False) -> list[tuple[float, bool]]:
     """What is told of a peer that stays silent."""
 
@@ -101,10 +55,7 @@ def watch(hung_s: float, alive: bool, seconds: float, *, heard: bool = False) ->
         async def is_alive(_limit_s: float) -> bool:
             return alive
 
-        deadline = after(*[0.01] * 8)
-        silence = StallDetector(
-            deadline, hung_s, is_alive, lambda silent_s, _usual_s, alive: told.append((silent_s, alive))
-        )
+        silence = StallDetector(hung_s, is_alive, lambda silent_s, alive: told.append((silent_s, alive)))
         watcher = asyncio.ensure_future(silence.watch())
         await asyncio.sleep(0.03)  # nothing is owed: no deadline
         assert not told
@@ -121,27 +72,15 @@ def watch(hung_s: float, alive: bool, seconds: float, *, heard: bool = False) ->
 
 
 def test_a_peer_that_is_alive_is_told_of_and_never_given_up():
-    told = watch(0.05, alive=True, seconds=0.3)
+    told = watch(0.2, alive=True, seconds=0.5)
     assert [alive for _, alive in told] == [True] * len(told)
-    assert 2 <= len(told) <= 6  # each time after twice as long
-    assert sorted(told) == told
+    assert 2 <= len(told) <= 10 and sorted(told) == told
 
 
 def test_a_peer_that_answers_nothing_is_given_up():
-    with pytest.raises(PeerError, match=r"it does not answer: silent for \d+ s, where 0.01 s is usual"):
+    with pytest.raises(PeerError, match=r"it does not answer: silent for \d+ s"):
         watch(0.1, alive=False, seconds=30.0)
-    assert [alive for _, alive in watch(60.0, alive=False, seconds=0.1)]
-
-
-def test_of_many_acknowledgements_each_took_the_time_since_the_one_before():
-    deadline = after()
-    silence = StallDetector(deadline, 1.0, None, None)
-    silence.sent(0.0)
-    for now_s, more in ((1.0, True), (2.0, True), (3.0, False)):
-        silence.heard(now_s, more=more)
-    silence.sent(9.0)
-    silence.heard(10.0, more=False)
-    assert deadline.usual_s == 1.0
+    assert [alive for _, alive in watch(0.4, alive=False, seconds=0.2)] == [False]
 
 
 def test_a_peer_that_owes_nothing_may_be_silent():
@@ -165,7 +104,7 @@ def virtual(hung_s: float, monkeypatch: pytest.MonkeyPatch, alive_until_s: float
         return False
 
     async def run() -> float:
-        silence = StallDetector(after(*[0.1] * 8, least_s=2.0), hung_s, is_alive, lambda *_told: None)
+        silence = StallDetector(hung_s, is_alive, lambda *_told: None)
         silence.sent(0.0)
         with pytest.raises(PeerError, match="it does not answer"):
             await silence.watch()
@@ -177,19 +116,19 @@ def virtual(hung_s: float, monkeypatch: pytest.MonkeyPatch, alive_until_s: float
         return asyncio.run(run()), asked_s
 
 
-@pytest.mark.parametrize("hung_s", [3.0, 7.0, 20.0, 28.0, 30.0, 33.0, 60.0])
+@pytest.mark.parametrize("hung_s", [3.0, 30.0])
 @pytest.mark.parametrize("alive_until_s", [0.0, 10.0, 29.0, 200.0])
 def test_a_peer_that_hangs_is_given_up_in_time(monkeypatch, hung_s: float, alive_until_s: float) -> None:
-    """Whatever the deadline has become, and even when the peer was alive at first."""
+    """Even when the peer was alive at first."""
     given_up_s, asked_s = virtual(hung_s, monkeypatch, alive_until_s)
     assert 0.2 * hung_s <= given_up_s - alive_until_s <= 1.1 * hung_s + 0.01
     if not alive_until_s:
         assert given_up_s >= 0.99 * hung_s
-    assert len(asked_s) <= 10 + alive_until_s / (0.5 * hung_s)
+    assert len(asked_s) <= 5 + 4 * alive_until_s / hung_s
 
 
 def test_a_peer_whose_inbox_is_full_is_told_of_and_kept():
-    limits = replace(QUICK, stall_s=0.1, keepalive_s=0.1, keepalive_timeout_s=2.0, hung_s=0.2)
+    limits = replace(QUICK, hung_s=0.4)
     with (
         GrpcTransport("a", RUN, limits=limits) as a,
         GrpcTransport("b", RUN, limits=replace(QUICK, max_inbox_bytes=1_000)) as b,

@@ -1,19 +1,17 @@
-"""Malformed messages against a live board: a handful of each kind in the suite, all together in
-`python -m tests.mesh.malformed`."""
+"""Malformed messages against a live board: a handful of each kind."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from random import Random
-from typing import Any
 
 import grpc
 import pytest
 
 from edgegossip.agreement import Agreement
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.mesh import GrpcTransport, MeshLimits, services
+from edgegossip.mesh import GrpcTransport, MeshLimits
+from edgegossip.mesh._proto import membership_pb2 as members_pb
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import Received
 from edgegossip.mesh.membership import wire as members_wire
@@ -21,10 +19,7 @@ from edgegossip.mesh.membership.agent import Agent
 from edgegossip.mesh.membership.manifest import make
 from edgegossip.mesh.wire import METHOD
 from edgegossip.types import DecodeError
-from tests.mesh.malformed import verdicts
-from tests.mesh.malformed.__main__ import session
-from tests.mesh.malformed.attack import BATCH
-from tests.mesh.malformed.messages import NO_AGREEMENTS, Maker, Target
+from tests.mesh.malformed import NO_AGREEMENTS, Maker, Target
 from tests.mesh.support import RUN, connect_all, wait_for
 
 LAYOUT = Layout.of([TensorSpec("fc.weight", (8, 16)), TensorSpec("fc.bias", (16,))])
@@ -48,14 +43,15 @@ def test_what_is_made_follows_from_the_seed_and_is_refused() -> None:
     reasons = set()
     for seed in range(300):
         try:
-            members_wire.message_of(members_wire.parse_request(maker.probe(Random(seed))), len(MEMBERS))
+            members_wire.message_of(
+                members_wire.parse(members_pb.ProbeRequest, maker.probe(Random(seed))), len(MEMBERS)
+            )
         except DecodeError as error:
             reasons.add(str(error))
     assert len(reasons) >= 6, reasons  # the others have a wrong envelope
 
 
-def test_a_board_stands_them_and_its_peers_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services, "CALL_BURST", 1e6)  # more questions about its health than anybody may ask
+def test_a_board_stands_them_and_its_peers_go_on() -> None:
     notes: list[str] = []
     manifest = make(RUN, "b", MEMBERS, "0" * 64, "")
     box: list[GrpcTransport] = []
@@ -84,8 +80,6 @@ def test_a_board_stands_them_and_its_peers_go_on(monkeypatch: pytest.MonkeyPatch
                 for method, message in (
                     ("/edgegossip.v1.Membership/Probe", maker.probe(rng)),
                     ("/edgegossip.v1.Membership/Join", maker.join(rng)),
-                    ("/grpc.health.v1.Health/Check", maker.standard(rng)),
-                    ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", maker.standard(rng)),
                 ):
                     _ask(channel, method, message)
         a.send("b", [b"still here"])
@@ -108,37 +102,6 @@ def _converse(channel: grpc.Channel, messages: list[bytes]) -> list[pb.ExchangeR
 
 
 def _ask(channel: grpc.Channel, method: str, message: bytes) -> None:
-    """Its answer, or an error that the board itself gave."""
+    """It has an answer."""
     call = channel.unary_unary(method).future(message, timeout=PATIENCE_S)
-    # INTERNAL: a stream answered more or less than once, says our own end
-    codes = (grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INTERNAL)
-    assert call.code() in codes, call.details()
-
-
-def test_the_verdict_can_fail() -> None:
-    def wrong(
-        rss: Callable[[int], float] = lambda k: 3e8, round: Callable[[int], int] = lambda k: k, **more: Any
-    ) -> Any:
-        counts = {"reached": {"frame": 9}, "refused": {}, "reasons": {"frame: a reason": 9}}
-        held = {"anonymous_bytes": 1e8, "threads": 13, "descriptors": 40, "tasks": 19}
-        samples = [(3.0 * k, {"pi-1": {**held, "rss_bytes": rss(k), "round": round(k)}}) for k in range(60)]
-        return verdicts.judge(verdicts.Attack(**{"samples": samples, "counts": counts, **more}))["wrong"]
-
-    assert wrong() == []
-    assert any("rss_bytes grew" in text for text in wrong(lambda k: 3e8 + 2e5 * k))
-    assert wrong(round=lambda k: min(k, 30)) == ["pi-1 ended no round for 87 s"]
-    silent = {"reached": {}, "refused": {}, "reasons": {"stream: NO REASON": 1}}
-    assert wrong(counts=silent) == ["1 refusals stream: NO REASON"]
-    assert wrong(codes={"pi-1": 130, "pi-2": 1}, accuracy={"pi-1": None}) == [
-        "pi-2 ended with 1, not 130",
-        "pi-1 is at accuracy None",
-    ]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_live_board_of_a_fleet() -> None:
-    document = verdicts.judge(session(5000, 7))
-    assert not document["wrong"]
-    assert sum(document["delivered"].values()) + sum(document["lost"].values()) == 5000 // BATCH * BATCH
-    assert document["reached"]["frame"] > 3000
+    assert call.code() is grpc.StatusCode.OK, call.details()

@@ -187,7 +187,7 @@ class Tried(OutgoingEdge):
     def __init__(self, script: list[tuple[bool, float]]) -> None:
         self.ceilings_s: list[float] = []
         random = SimpleNamespace(uniform=lambda _least_s, most_s: self.ceilings_s.append(most_s) or 0.0)
-        super().__init__("b", None, b"", QUICK, None, lambda _event: None, random, None)
+        super().__init__("b", b"", QUICK, None, lambda _event: None, random, None)
         self.script, self.now_s = script, 0.0
 
     async def _try_stream(self, _attempt: int) -> None:
@@ -244,7 +244,8 @@ def test_why_we_ended_a_connection_is_said_of_that_one_alone():
             yield SimpleNamespace(stream_stream=lambda _method: lambda: call, close=nothing)
 
         channels, drops = SimpleNamespace(check=nothing, open=open_channel), ["its certificate was revoked"]
-        edge = OutgoingEdge("b", Address("127.0.0.1", 1), b"", QUICK, channels, lambda _event: None, None, None)
+        edge = OutgoingEdge("b", b"", QUICK, channels, lambda _event: None, None, None)
+        edge.address = Address("127.0.0.1", 1)
         for why in ("its certificate was revoked", "connection refused"):
             with pytest.raises(PeerError, match=why):
                 await edge._try_stream(0)

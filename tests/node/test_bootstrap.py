@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from edgegossip import recipe as recipes
-from edgegossip.mesh.connections import Unreachable
+from edgegossip.mesh.base import Unreachable
 from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership.client import JoinAnswer, RefusedToJoin
 from edgegossip.mesh.membership.protocol import MemberEntry as Row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,10 +108,12 @@ def test_one_that_disagrees_is_down_until_its_connection_is_there_whatever_membe
 class Members:
     """In place of an Agent: what is said to it of others."""
 
+    service = SimpleNamespace(service=lambda details: None)
+
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
 
-    async def start(self, address: str, port: int | None) -> None:
+    async def start(self, address: str, *, certain: bool) -> None:
         self.said.append(("start", address))
 
     async def stop(self) -> None:
@@ -123,42 +126,40 @@ class Members:
         self.said.append(("suspect", peer))
 
 
+def member(name: str, said: Members, neighbours: set[str]) -> MemberTransport:
+    return MemberTransport(name, RUN, agent=said, neighbours=neighbours, limits=QUICK)  # type: ignore[arg-type]
+
+
 def test_only_a_member_that_answered_is_there() -> None:
     said = Members()
-    with GrpcTransport("a", RUN, limits=QUICK) as one, GrpcTransport("b", bytes(16), limits=QUICK) as other:
+    with member("a", said, {"b", "c"}) as a, GrpcTransport("b", bytes(16), limits=QUICK) as other:
         other.connect({"a": "127.0.0.1:1"})
-        a = MemberTransport(one, said, {"b", "c"})  # type: ignore[arg-type]
         a.start(a.address)
         for peer, address, why in (("c", "127.0.0.1:1", "connection refused"), ("b", other.address, "belongs to run")):
-            one.post(Moved(peer, address))
+            a.post(Moved(peer, address))
             event = a.incoming(30.0)
             assert isinstance(event, Notice) and event.text.startswith(f"cannot reach {peer}") and why in event.text
-        a.close()
     assert said.said[1:-1] == [("alive", "b")]
 
 
 def test_a_member_that_disagrees_is_there_and_is_not_tried_again() -> None:
     agents = {"a": Members(), "b": Members()}
-    with GrpcTransport("a", RUN, limits=QUICK) as one, GrpcTransport("b", RUN, limits=QUICK) as other:
-        a, b = MemberTransport(one, agents["a"], {"b"}), MemberTransport(other, agents["b"], {"a"})  # type: ignore[arg-type]
+    with member("a", agents["a"], {"b"}) as a, member("b", agents["b"], {"a"}) as b:
         a.agree(Agreement({"target": "9 classes"}))
         b.agree(Agreement({"target": "8 classes"}))
         a.start(a.address)
         b.start(b.address)
-        one.post(Moved("b", b.address))
+        a.post(Moved("b", b.address))
         told = {}
         for name, transport in (("a", a), ("b", b)):  # b hears it though it does not know where a is
             event = transport.incoming(30.0)
             assert isinstance(event, PeerDown) and event.disagrees
             told[name] = event.reason
         assert told["a"] == told["b"]
-        other.post(Moved("a", a.address))
-        one.post(HERE)
-        other.post(Notice(None, "the end"))
-        assert b.incoming(30.0) == Notice(None, "the end")
-        one.post(Notice(None, "the end"))
-        assert a.incoming(30.0) == Notice(None, "the end")
-        a.close()
-        b.close()
-    assert agents["a"].said == [("start", one.address), ("alive", "b"), ("stop", "")]
-    assert agents["b"].said == [("start", other.address), ("alive", "a"), ("stop", "")]
+        b.post(Moved("a", a.address))
+        a.post(HERE)
+        for transport in (a, b):
+            transport.post(Notice(None, "the end"))
+            assert transport.incoming(30.0) == Notice(None, "the end")
+    for name, other in (("a", "b"), ("b", "a")):
+        assert agents[name].said == [("start", {"a": a, "b": b}[name].address), ("alive", other), ("stop", "")]

@@ -6,12 +6,10 @@ import socket
 
 from edgegossip.node import meters as module
 from edgegossip.node.meters import NodeMeters
-from edgegossip.telemetry.sockets import SocketTotals
 
 
 def test_sockets_are_read_when_it_is_due_and_nothing_is_lost_in_between(monkeypatch):
-    monkeypatch.setattr(module, "SOCKETS_SHARE", 1e-9)  # a reading is then too much for years
-    monkeypatch.setattr(module, "SOCKETS_EVERY_S", 1e9)
+    monkeypatch.setattr(module, "EVERY_S", 1e9)
     meters = NodeMeters()
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
@@ -29,24 +27,6 @@ def test_sockets_are_read_when_it_is_due_and_nothing_is_lost_in_between(monkeypa
     assert after["net/sent_bytes"] == after["net/received_bytes"] == sent == 3000
 
 
-def test_a_slow_reading_does_not_silence_the_next_ones(monkeypatch):
-    """A program that has the processor meanwhile, or a reading that takes long: what `kill -9` can
-    take with it is a second's."""
-    meters = NodeMeters()
-    now_s, spent_s = [100.0], [0.0]
-
-    def slowly():
-        now_s[0] += 5.0  # on the clock
-        spent_s[0] += 1.0  # of the CPU
-        return SocketTotals()
-
-    monkeypatch.setattr(meters._sockets, "sample", slowly)
-    monkeypatch.setattr(module.time, "perf_counter", lambda: now_s[0])
-    monkeypatch.setattr(module.time, "thread_time", lambda: spent_s[0])
-    assert meters._sample_when_due(due=False) is not None
-    assert meters._sockets_after_s <= 100.0 + module.SOCKETS_EVERY_S
-
-
 def test_sensors_are_looked_for_once_rounds_begin():
     meters = NodeMeters()
     assert meters._machine._slow is None
@@ -57,11 +37,10 @@ def test_sensors_are_looked_for_once_rounds_begin():
 
 
 def test_coroutines_are_counted_seldom_and_told_always(monkeypatch):
-    asked = []
+    asked, now_s = [], [100.0]
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now_s[0])
     meters = NodeMeters()
     meters.watch(lambda: asked.append(0) or len(asked))
-    monkeypatch.setattr(module, "TASKS_EVERY_S", 1e9)
-    assert [meters()["sys/tasks"] for _ in range(3)] == [1, 1, 1] and len(asked) == 1
-    monkeypatch.setattr(module, "TASKS_EVERY_S", 0.0)
-    meters._tasks_after_s = 0.0
-    assert [meters()["sys/tasks"] for _ in range(2)] == [2, 3]
+    assert [meters(due=False)["sys/tasks"] for _ in range(3)] == [1, 1, 1]
+    now_s[0] += module.EVERY_S
+    assert [meters(due=False)["sys/tasks"] for _ in range(2)] == [2, 2]

@@ -14,35 +14,33 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import GenericRpcHandler, grpc
 from edgegossip.mesh._proto import membership_pb2 as pb
-from edgegossip.mesh.base import MeshLimits, Moved, TransportEvent, Verdict, loop_s
+from edgegossip.mesh.base import CallerGone, MeshLimits, Moved, TransportEvent, Verdict, loop_s
 from edgegossip.mesh.connections import (
     MACHINE,
-    CallerGone,
     MeshMachine,
-    Security,
     other_name,
     other_receiver,
     other_run,
     other_version,
+    place_of,
 )
 from edgegossip.mesh.membership import wire
 from edgegossip.mesh.membership.client import Connections, OwnAddress
 from edgegossip.mesh.membership.detector import Detector
-from edgegossip.mesh.membership.manifest import Manifest, Signer
+from edgegossip.mesh.membership.manifest import Manifest
 from edgegossip.mesh.membership.protocol import (
     Ack,
     Changed,
     MemberEntry,
     Nack,
     Output,
-    PartitionHealed,
     Ping,
     PingReq,
     Refuted,
@@ -55,40 +53,45 @@ from edgegossip.mesh.membership.protocol import (
     bits,
     rows_of,
 )
-from edgegossip.security.limits import Decision, RateLimitedLog, RequestLimiter, TokenBuckets, network_of
+from edgegossip.security.limits import RateLimitedLog, TokenBuckets, network_of
 from edgegossip.types import DecodeError, EdgegossipError, NodeId, PeerError
 from edgegossip.untrusted import Refusal, printable
+
+if TYPE_CHECKING:
+    from edgegossip.mesh.tls_security import TlsSecurity
+    from edgegossip.security.identity import Identity
 
 # Of one member. News that goes on and on makes some 7 a second, probes for others 5 more: what a
 # member cannot be made to do by others is a reason to refuse it, and no strike until it has gone on
 # in spite of many refusals.
-CALLS_PER_S, CALL_BURST = 20.0, 300.0
+CALLS_PER_S, CALL_BURST, PATIENCE = 20.0, 300.0, 100.0
 _JOIN_TOKENS = 5.0  # a question to join counts as so many: its answer is the whole manifest
 _CALL_S = 5.0  # bound of one call; the detector's own times are shorter
 _LEAVE_S = 1.0
-_TROUBLE_S = 600.0  # between two lines about the same trouble with a member
 _TELL_STALL_S = 5.0
+_TROUBLE_S = 600.0  # between two lines about the same trouble with a member
 # Lines about one member, whatever it does or others say of it. One that really comes and goes takes
 # longer over it.
 _COMES_S, _COMES_BURST = 4.0, 32.0
-_MOVES_S, _MOVES_BURST = 60.0, 8.0
 
 
 class Agent:
     """Takes part in one run as one member. `service` goes into the transport's services, then
     `start` begins; `known` is what a member told about the others, and `seeds` where we reached
-    members ourselves. `post` takes Verdict and Moved, `log` sentences."""
+    members ourselves. `post` takes Verdict and Moved. `log`, thread-safe, takes sentences: a kind
+    (member-here, member-dead, member-left, refused or notice), the text, the peer, and the fields
+    of a Refusal."""
 
     def __init__(
         self,
         manifest: Manifest,
         name: NodeId,
         post: Callable[[TransportEvent], None],
-        log: MemberLog,
+        log: Callable[..., None],
         *,
         known: Rows = (),
         seeds: Mapping[NodeId, str] | None = None,
-        security: Security | None = None,
+        security: TlsSecurity | None = None,
         settings: SwimSettings | None = None,
         machine: MeshMachine = MACHINE,
     ) -> None:
@@ -97,12 +100,12 @@ class Agent:
         self.me = manifest.members.index(name)
         self.detector: Detector | None = None
         self.service = MembershipService(self)
-        self._known = known
+        self.known = known
         self._seeds = {
             manifest.members.index(peer): at for peer, at in (seeds or {}).items() if peer in manifest.members
         }
         self._instead: dict[int, str] = {}  # addresses in the table that are of no use here: the seed is
-        self._where = OwnAddress("")
+        self._where = OwnAddress("", certain=True)
         self.events = EventDelegate(manifest.members, self.me, post, log)
         self._random = machine.threads.random
         self._connections = Connections(replace(MeshLimits(), keepalive_s=3600.0), security, machine)
@@ -113,17 +116,13 @@ class Agent:
 
     # -- from start to stop
 
-    async def start(self, address: str, port: int | None = None, known: Rows = ()) -> None:
-        """Take part, reachable at this address; empty: not known yet. `port`: the address is a
-        guess, and we listen there on all addresses of this machine. `known`: what a member told of
-        the others since we were made."""
-        self._known = known or self._known
-        self._where = OwnAddress(address, port)
-        self._where.beside(entry.address for _, entry in self._known if entry.here)
-        address = self._where.address
+    async def start(self, address: str, *, certain: bool = True) -> None:
+        """Take part, reachable at this address; empty: not known yet. Not `certain`: it is a
+        guess."""
+        self._where = OwnAddress(address, certain=certain)
         session, random = self._random.getrandbits(63), Random(self._random.getrandbits(64))
         self.detector = Detector(
-            len(self.manifest.members), self.me, address, session, random, loop_s(), self.settings, self._known
+            len(self.manifest.members), self.me, address, session, random, loop_s(), self.settings, self.known
         )
         self.events.begin(self.detector.table)
         self._arm()
@@ -170,11 +169,10 @@ class Agent:
             if k != self.me and self._revoked(peer):
                 self.act(lambda detector, now_s, k=k: detector.evict(k, now_s))  # type: ignore[misc]
         await self._connections.drop_revoked()
-        signer: Signer | None = getattr(self.security, "identity", None)
-        if signer is not None:
+        if self.security is not None:
             # Our own certificate cannot be read now: others sign, or the next list makes us.
             with suppress(EdgegossipError):
-                self.manifest = await asyncio.to_thread(_countersigned, self.manifest, signer)
+                self.manifest = await asyncio.to_thread(_countersigned, self.manifest, self.security.identity)
 
     def _revoked(self, peer: NodeId) -> bool:
         return self.security is not None and self.security.revoked(peer)
@@ -228,8 +226,6 @@ class Agent:
             if not isinstance(output, SendMessage):
                 assert self.detector is not None
                 self.events.notify(output, self.detector.table)
-                if isinstance(output, Changed) and output.after.here and self._where.beside([output.after.address]):
-                    self._spawn(self._move())
             elif isinstance(output.message, Ack | Nack):
                 future = self._questions.get((output.to, output.message.number))
                 if future is not None and not future.done():
@@ -241,9 +237,6 @@ class Agent:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _move(self) -> None:
-        self.act(lambda detector, now_s: detector.move(self._where.address, now_s))
 
     async def _ask(self, to: int, message: Ping | PingReq) -> None:
         """Make one call; its answer, or that there is none, goes to the detector."""
@@ -289,14 +282,6 @@ class Agent:
         return told
 
 
-class MemberLog(Protocol):
-    """Takes sentences for the log. Thread-safe."""
-
-    def __call__(self, kind: str, text: str, peer: NodeId | None = None, **fields: str) -> None:
-        """Write a sentence. `kind`: member-here, member-dead, member-left, refused or notice;
-        `fields`: see Refusal."""
-
-
 class EventDelegate:
     """Tells what the detector finds out: as sentences for the log, and as events for the node,
     which `post` takes (Verdict and Moved).
@@ -309,13 +294,13 @@ class EventDelegate:
         members: Sequence[NodeId],
         me: int,
         post: Callable[[TransportEvent], None],
-        log: MemberLog,
+        log: Callable[..., None],
         clock: Callable[[], float] = loop_s,
     ) -> None:
         self._members, self._me, self._post, self._log = members, me, post, log
         self._clock = clock
         self._refusals, self._troubles, self._notices = RateLimitedLog(), RateLimitedLog(_TROUBLE_S), RateLimitedLog()
-        self._comings, self._moves = TokenBuckets(1 / _COMES_S, _COMES_BURST), TokenBuckets(1 / _MOVES_S, _MOVES_BURST)
+        self._comings = TokenBuckets(1 / _COMES_S, _COMES_BURST)
         self._split = False  # was said
 
     def begin(self, table: Sequence[MemberEntry]) -> None:
@@ -348,10 +333,6 @@ class EventDelegate:
         match output:
             case Changed():
                 self._changed(output, table)
-            case PartitionHealed(member) if self._notices.worth(("healed", member), self._clock(), member):
-                peer = self._members[member]
-                text = f"the run had been split: {peer} had named us dead, and we it; it is reached again"
-                self._log("notice", text, peer)
             case Refuted(by, was) if was.status is Status.DEAD:
                 if self._notices.worth(("refuted", by), self._clock(), by):
                     self._log("notice", self._what_was_said_of_us(by, was))
@@ -373,7 +354,7 @@ class EventDelegate:
             self._post(Verdict(peer, True, f"{peer} is {known}", restarted=again))
         elif after.here and (before.session, before.address) != (after.session, after.address):
             what = "was restarted" if before.session != after.session else "has moved"
-            self._say(change.member, "here", f"{peer} {what}, at {after.address}", self._moves)
+            self._say(change.member, "here", f"{peer} {what}, at {after.address}")
             if before.session != after.session:
                 self._post(Verdict(peer, True, f"{peer} {what}", restarted=True))
         elif after.status is Status.DEAD and before.status not in (Status.DEAD, Status.LEFT):
@@ -387,15 +368,10 @@ class EventDelegate:
             self._post(Verdict(peer, False, f"{peer} left", left=True))
         self._look_for_split(table)
 
-    def _say(self, member: int, kind: str, text: str, limit: TokenBuckets | None = None) -> None:
-        """Tell a line about a member, unless there were too many. That the rest is left out is told
-        once in ten minutes."""
-        peer, now_s = self._members[member], self._clock()
-        if (limit or self._comings).take(member, now_s):
-            self._log(f"member-{kind}", text, peer)
-        elif self._troubles.worth(("too much", member), now_s, member):
-            what = "moves or is restarted" if limit else "comes and goes"
-            self._log("notice", f"{peer} {what} too often: some of these lines are left out for a while", peer)
+    def _say(self, member: int, kind: str, text: str) -> None:
+        """Tell a line about a member, unless there were too many."""
+        if self._comings.take(member, self._clock()):
+            self._log(f"member-{kind}", text, self._members[member])
 
     def _what_was_said_of_us(self, by: int, was: MemberEntry) -> str:
         if not was.accusers:
@@ -426,12 +402,11 @@ class Misbehaviour(PeerError):
 class MembershipService(GenericRpcHandler):
     """Serves Join and Probe for one agent."""
 
-    descriptor = pb.DESCRIPTOR  # what reflection tells
-
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.on_revocations = agent.on_revocations
-        self._questions = RequestLimiter(CALLS_PER_S, CALL_BURST)
+        # Being refused is no misbehaviour yet: others may make an honest board ask too often.
+        self._asked, self._refused = TokenBuckets(CALLS_PER_S, CALL_BURST), TokenBuckets(CALLS_PER_S, PATIENCE)
 
     @override
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
@@ -440,12 +415,12 @@ class MembershipService(GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(method) if method else None
 
     async def _probe(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        agent, place = self._agent, self._place(context)
+        agent, place = self._agent, place_of(context, self._agent.security)
         who = ""
         try:
             certified = self._certified(context, 1.0)
             who = certified or ""
-            asked = wire.parse_request(request)
+            asked = wire.parse(pb.ProbeRequest, request)
             who = certified or printable(asked.sender, 64)
             _check_name(asked.sender, certified)
             sender = self._check(asked)
@@ -458,12 +433,12 @@ class MembershipService(GenericRpcHandler):
         raise AssertionError
 
     async def _join(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        agent, place = self._agent, self._place(context)
+        agent, place = self._agent, place_of(context, self._agent.security)
         who = ""
         try:
             certified = self._certified(context, _JOIN_TOKENS)
             who = certified or ""
-            asked = wire.parse_join_request(request)
+            asked = wire.parse(pb.JoinRequest, request)
             who = certified or printable(asked.name, 64)
             _check_name(asked.name, certified)
             self._check_joiner(asked)
@@ -494,10 +469,10 @@ class MembershipService(GenericRpcHandler):
             raise
         except PeerError as error:
             raise Misbehaviour(str(error)) from error
-        decision = self._questions.take(certified, loop_s(), tokens)
-        if decision is not Decision.ALLOWED:
+        now_s = loop_s()
+        if not self._asked.take(certified, now_s, tokens):
             reason = f"it asks more than {CALLS_PER_S:g} times a second"
-            raise PeerError(reason) if decision is Decision.THROTTLED else Misbehaviour(reason)
+            raise PeerError(reason) if self._refused.take(certified, now_s) else Misbehaviour(reason)
         return certified
 
     def _refuse(self, who: str, place: str, error: PeerError, context: grpc.aio.ServicerContext) -> str:
@@ -541,12 +516,6 @@ class MembershipService(GenericRpcHandler):
         if asked.name == agent.name:
             raise PeerError(f"{agent.name} is the name of the member that was asked: give each board its own name")
 
-    def _place(self, context: grpc.aio.ServicerContext) -> str:
-        """Return host:port of who called."""
-        if self._agent.security is not None:
-            return self._agent.security.place(context)
-        return addresses.of_caller(context.peer())
-
 
 def _check_name(said: NodeId, certified: NodeId | None) -> None:
     """Raise Misbehaviour for who says to be another than its certificate does."""
@@ -554,7 +523,7 @@ def _check_name(said: NodeId, certified: NodeId | None) -> None:
         raise Misbehaviour(other_name(said, certified))
 
 
-def _countersigned(manifest: Manifest, signer: Signer) -> Manifest:
+def _countersigned(manifest: Manifest, signer: Identity) -> Manifest:
     """Return the manifest signed by us, if who has signed it was revoked: or no board could join
     any more. Takes some 0.1 s on a small board."""
     try:

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import ssl
-from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,8 +15,8 @@ from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import membership_pb2 as pb
 from edgegossip.mesh.address import Address
-from edgegossip.mesh.base import MeshLimits, loop_s
-from edgegossip.mesh.connections import MACHINE, ChannelFactory, MeshMachine, Security, Unreachable, words_of_rpc_error
+from edgegossip.mesh.base import MeshLimits, Unreachable, loop_s
+from edgegossip.mesh.connections import MACHINE, ChannelFactory, MeshMachine, words_of_rpc_error
 from edgegossip.mesh.membership import wire
 from edgegossip.mesh.membership.manifest import Manifest, parse
 from edgegossip.mesh.membership.protocol import Rows
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from edgegossip.mesh.tls_security import TlsSecurity
 
 _CALL_S = 5.0  # bound of a question to join
-_UNKNOWN, _LOOPBACK, _SAID, _OURS = range(4)
 
 # A connection that was not used for so long is closed: the listening end would go on asking whether
 # we are there. Longer than two that watch each other are ever silent, however slow they are.
@@ -95,7 +92,7 @@ async def _request_join(
     with opened as channel:  # not grpc.aio: its loop would have to live on
         call = channel.unary_unary(wire.JOIN)
         data = await asyncio.to_thread(call, request.SerializeToString(), timeout=_CALL_S)
-    told = wire.parse_join_response(data)
+    told = wire.parse(pb.JoinResponse, data)
     if told.refusal:
         raise RefusedToJoin(f"{seed} refuses us: {printable(told.refusal, 1000)}")
     manifest = parse(told.manifest, told.signature)
@@ -131,60 +128,27 @@ async def _who_listens(where: addresses.Address, security: TlsSecurity) -> NodeI
 
 
 class OwnAddress:
-    """Finds out what others reach us at, from the worst guess to the surest.
+    """Finds out what others reach us at.
 
     A board that listens on all addresses of its machine does not know which of them the others can
     use. Who joins through it says which one it reached. A board on the same machine says 127.0.0.1,
-    which is of no use to anybody else; a tunnel or a forwarded port has an address that this
-    machine does not have. So a better guess replaces a worse one, and never the other way round.
+    which is of no use to anybody else, and does until somebody names another address.
 
-    `address` is what we have so far, empty for nothing. `port`: we listen there on all addresses of
-    this machine; None: our address is certain. `is_own` tells whether a numeric host is an address
-    of this machine."""
+    `address` is what we have so far, empty for nothing."""
 
-    def __init__(self, address: str, port: int | None = None, is_own: Callable[[str], bool] | None = None) -> None:
-        self.address, self._port, self._is_own = address, port, is_own or has_address
+    def __init__(self, address: str, *, certain: bool) -> None:
+        self.address, self._certain = address, certain
 
     def reached(self, at: str, caller: str) -> bool:
         """Take in that somebody at the host `caller` reached us, it says, at `at`. Return whether
         that is our address from now on."""
-        where = _parse_address(at)
-        if where is None or (where.is_local and not Address(caller, 1).is_local):
+        where, before = _parse_address(at), _parse_address(self.address)
+        if self._certain or where is None or (where.is_local and not Address(caller, 1).is_local):
             return False
-        return self._take(where)
-
-    def beside(self, others: Iterable[str]) -> bool:
-        """Take in the addresses of other members: one on this machine has a host that is ours, too.
-        Return whether it is from now on."""
-        if self._port is None or self._rank(_parse_address(self.address)) > _LOOPBACK:
-            return False
-        found = (Address(where.host, self._port) for text in others if (where := _parse_address(text)) is not None)
-        return any(self._rank(where) == _OURS and self._take(where) for where in found)
-
-    def _take(self, where: Address) -> bool:
-        if self._port is None or self._rank(where) <= self._rank(_parse_address(self.address)):
+        if before is not None and (where.is_local or not before.is_local):
             return False
         self.address = str(where)
         return True
-
-    def _rank(self, where: Address | None) -> int:
-        if where is None:
-            return _UNKNOWN
-        if where.is_local:
-            return _LOOPBACK
-        return _OURS if where.is_numeric and where.port == self._port and self._is_own(where.host) else _SAID
-
-
-def has_address(host: str) -> bool:
-    """Return whether a numeric address is one of this machine's: only then can a socket be bound to
-    it."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.bind((host, 0))
-    except OSError:
-        return False
-    return True
 
 
 def _parse_address(text: str) -> Address | None:
@@ -212,7 +176,7 @@ class Connections:
     needed and kept while it is used, without keepalive pings of its own: the probes are that. One
     that fails is closed, because TCP would be slow to try again. On the loop."""
 
-    def __init__(self, limits: MeshLimits, security: Security | None, machine: MeshMachine = MACHINE) -> None:
+    def __init__(self, limits: MeshLimits, security: TlsSecurity | None, machine: MeshMachine = MACHINE) -> None:
         self._channels, self._security = ChannelFactory(limits, security, machine=machine), security
         self._connections: dict[NodeId, _Connection] = {}
 

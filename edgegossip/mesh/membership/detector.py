@@ -48,7 +48,6 @@ from edgegossip.mesh.membership.protocol import (
     Message,
     Nack,
     Output,
-    PartitionHealed,
     Ping,
     PingReq,
     Refuted,
@@ -370,11 +369,6 @@ class Detector(Disseminator):
     # -- what is known
 
     def _learn(self, sender: int, view: View, now_s: float) -> None:
-        before = self.table[sender]
-        named_us = next((e for k, e in view.rows if k == self.me), None)
-        # Both had named the other dead: the two parts of a split meet again.
-        if before.status is Status.DEAD and named_us is not None and named_us.status is Status.DEAD:
-            self._out.append(PartitionHealed(sender))
         for k, told in view.rows:
             entry = bounded(told, self.table[k])
             if k == self.me:

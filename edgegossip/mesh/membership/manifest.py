@@ -28,25 +28,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from edgegossip.types import DecodeError, NodeId, PeerError
+
+if TYPE_CHECKING:
+    from edgegossip.security.identity import Identity
 
 FORMAT = 1
 MAX_BYTES = 512 << 10
 MAX_MEMBERS = 64
 _DOMAIN = b"edgegossip manifest 1\0"
-_INSTANCE = re.compile("[0-9a-f]{0,32}")
-
-
-class Signer(Protocol):
-    """Signs, and checks signatures: `edgegossip.security.Identity`."""
-
-    def sign(self, data: bytes) -> bytes:
-        """Return a signature that says who made it."""
-
-    def verify(self, who: str, data: bytes, signature: bytes) -> NodeId:
-        """Return who signed; `who` is a role. Raises PeerError."""
+_RUN_ID, _INSTANCE = re.compile("[0-9a-f]{32}"), re.compile("[0-9a-f]{0,32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +59,11 @@ class Manifest:
     instance: str  # empty: not known
     hash: int  # 64 bits that members compare in every message
 
-    def signed_by(self, signer: Signer) -> Manifest:
+    def signed_by(self, signer: Identity) -> Manifest:
         """Return the same manifest with a signature of this member."""
         return parse(self.content, signer.sign(_DOMAIN + self.content))
 
-    def verify(self, signer: Signer) -> NodeId:
+    def verify(self, signer: Identity) -> NodeId:
         """Return who signed it: the founding board, an operator of the fleet, or a member that
         found the founder revoked and signed in its place (each of them could have founded the run).
         Raises PeerError."""
@@ -122,30 +115,32 @@ def parse(content: bytes, signature: bytes) -> Manifest:
         raise DecodeError("a manifest that is not JSON") from error
     if not isinstance(document, dict) or document.get("edgegossip") != FORMAT:
         raise DecodeError("a manifest of another format: install the same edgegossip on all boards")
-    members = document.get("members")
-    if not isinstance(members, list) or not 2 <= len(members) <= MAX_MEMBERS or not all(map(_is_name, members)):
-        raise DecodeError(f"a manifest without 2 to {MAX_MEMBERS} members")
-    if len(set(members)) != len(members):
-        raise DecodeError("a manifest that names a member twice")
-    version = document.get("version")
-    if not isinstance(version, int) or isinstance(version, bool) or not 0 < version < 2**31:
-        raise DecodeError("a manifest without a version")
-    try:
-        run_id = bytes.fromhex(_text(document, "run_id"))
-    except ValueError as error:
-        raise DecodeError("a manifest without a run id") from error
-    if len(run_id) != 16 or not _is_name(document.get("founder")):
-        raise DecodeError("a manifest without a run id or a founder")
-    topology, topology_file, recipe = (_text(document, key) for key in ("topology", "topology_file", "recipe"))
-    instance = document.get("instance", "")
-    if not is_instance(instance):
-        raise DecodeError("a manifest whose instance is not hexadecimal")
+    get: Any = document.get
+    members, version, founder, instance = get("members"), get("version"), get("founder"), get("instance", "")
+    texts = {key: get(key) for key in ("topology", "topology_file", "recipe")}
+    names = [*members, founder] if isinstance(members, list) else []
+    run_id = str(get("run_id"))
+    if (
+        not all(map(_is_name, names))
+        or not 2 <= len({*names[:-1]}) == len(names) - 1 <= MAX_MEMBERS
+        or not (type(version) is int and 0 < version < 2**31)
+        or not _RUN_ID.fullmatch(run_id)
+        or not all(isinstance(text, str) for text in texts.values())
+        or not is_instance(instance)
+    ):
+        raise DecodeError("a manifest that lacks something, or has it wrong")
     shared = {key: value for key, value in document.items() if key not in ("recipe", "instance")}
     digest = sha256(json.dumps(shared, separators=(",", ":"), sort_keys=True).encode()).digest()
-    hash64 = int.from_bytes(digest[:8], "little")
-    founder = document["founder"]
     return Manifest(
-        content, signature, version, run_id, founder, tuple(members), topology, topology_file, recipe, instance, hash64
+        content=content,
+        signature=signature,
+        version=version,
+        run_id=bytes.fromhex(run_id),
+        founder=founder,
+        members=tuple(members),
+        instance=instance,
+        hash=int.from_bytes(digest[:8], "little"),
+        **texts,
     )
 
 
@@ -156,10 +151,3 @@ def is_instance(value: object) -> bool:
 
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= 64 and value.isprintable()
-
-
-def _text(document: dict[str, Any], key: str) -> str:
-    value = document.get(key)
-    if not isinstance(value, str):
-        raise DecodeError(f"a manifest without {key}")
-    return value

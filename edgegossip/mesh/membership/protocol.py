@@ -17,12 +17,10 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from hashlib import blake2b
 from typing import TypeAlias
-
-from edgegossip.types import ConfigError
 
 MAX_INCARNATION = 2**62
 MAX_STEP = 2**16  # by so much may one message raise what is known of an incarnation
@@ -183,13 +181,6 @@ class Refuted:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionHealed:
-    """Says that a partition ends: this member had named us dead, and we it."""
-
-    member: int
-
-
-@dataclass(frozen=True, slots=True)
 class Stalled:
     """Says that this process did not run for a while; its own waiting times begin anew."""
 
@@ -203,7 +194,7 @@ class Rival:
     address: str
 
 
-Output: TypeAlias = SendMessage | Changed | Refuted | PartitionHealed | Stalled | Rival
+Output: TypeAlias = SendMessage | Changed | Refuted | Stalled | Rival
 
 # -- times
 
@@ -242,11 +233,6 @@ class SwimSettings:
     # `quiet_s`.
     recent_s: float = 15.0
     health_max: int = 3  # own times are stretched by at most this and one; Lifeguard has 8, which names a split late
-
-    def __post_init__(self) -> None:
-        for f in fields(self):
-            if not getattr(self, f.name) > 0:
-                raise ConfigError(f"membership setting {f.name} = {getattr(self, f.name)} must be greater than 0")
 
     def suspicion_time_s(self, members: int, accusers: int) -> float:
         """Return how long a suspect may take to refute it: from the longest time down to the

@@ -62,12 +62,6 @@ def request(envelope: Envelope, message: Ping | PingReq) -> bytes:
     return out.SerializeToString()
 
 
-def parse_request(data: bytes) -> pb.ProbeRequest:
-    """Parse a question. What is inside is checked by `message_of`, once sender and run are known to
-    be right. Raises DecodeError."""
-    return _parse(pb.ProbeRequest, data)
-
-
 def message_of(asked: pb.ProbeRequest, members: int) -> Ping | PingReq:
     """Return the detector's message in a question, in a run of so many members. Raises
     DecodeError."""
@@ -94,7 +88,7 @@ def refusal(reason: str) -> bytes:
 def parse_response(data: bytes, number: int, members: int) -> Ack | Nack | str:
     """Parse the answer to our question `number`, or the reason why it was refused. Raises
     DecodeError."""
-    told = _parse(pb.ProbeResponse, data)
+    told = parse(pb.ProbeResponse, data)
     if told.refusal:
         return told.refusal
     view = View(told.digest, parse_rows(told.rows, members))
@@ -143,17 +137,9 @@ def _address(text: str) -> str:
         raise DecodeError(str(error)) from error
 
 
-def parse_join_request(data: bytes) -> pb.JoinRequest:
-    """Parse a question to join. Raises DecodeError."""
-    return _parse(pb.JoinRequest, data)
-
-
-def parse_join_response(data: bytes) -> pb.JoinResponse:
-    """Parse the answer to a question to join. Raises DecodeError."""
-    return _parse(pb.JoinResponse, data)
-
-
-def _parse(kind: type[M], data: bytes) -> M:
+def parse(kind: type[M], data: bytes) -> M:
+    """Parse a message of this kind. What is inside a question is checked by `message_of`, once
+    sender and run are known to be right. Raises DecodeError."""
     if len(data) > MAX_MESSAGE_BYTES:
         raise DecodeError(f"a membership message of {len(data)} bytes, at most {MAX_MESSAGE_BYTES} are allowed")
     try:

@@ -130,7 +130,7 @@ class DilatedRuntime(Runtime):
     def limits(self, limits: MeshLimits) -> MeshLimits:
         # Slower than the wall, an acknowledgement behind a full queue takes as much longer. A
         # connection that were given up for that would send all of it again.
-        return replace(limits, keepalive_s=60.0, keepalive_timeout_s=120.0, stall_s=60.0, hung_s=600.0, hello_s=30.0)
+        return replace(limits, keepalive_s=60.0, keepalive_timeout_s=120.0, hung_s=600.0, hello_s=30.0)
 
     @override
     def transport(self, inner: Transport) -> Transport:

@@ -297,7 +297,7 @@ class Board(Sink):
         while True:
             for other in others:
                 try:
-                    told = membership.parse_join_response(thread.call(self._ask(other)))
+                    told = membership.parse(pb.JoinResponse, thread.call(self._ask(other)))
                 except Exception:  # gRPC's: nobody is there
                     world.trace.line(process.now(), self.index, f"cannot join through {other} yet")
                     continue

@@ -106,7 +106,7 @@ def test_a_member_that_names_an_address_of_no_use_is_reached_where_it_answered()
         stack.callback(a.close)
         stack.callback(b.close)
         a.transport.submit(a.agent.start(b.transport.address)).result(10.0)  # b would call itself
-        b.agent._known, b.agent._seeds = a.rows()[:1], {0: a.transport.address}
+        b.agent.known, b.agent._seeds = a.rows()[:1], {0: a.transport.address}
         b.start()
         until(lambda: a.status("b") is Status.ALIVE, "it is asked where it answered")
         reached = f"a is reached at {a.transport.address}, where we joined through it"
@@ -166,7 +166,8 @@ def test_messages_that_keep_coming_do_not_hold_the_detector_back() -> None:
 
     try:
         known = tuple((k, MemberEntry(Status.ALIVE, 1, k, "127.0.0.1:9")) for k in (1, 2))
-        a.transport.submit(a.agent.start(a.transport.address, known=known)).result(10.0)
+        a.agent.known = known
+        a.start()
         assert a.transport.submit(flood(2 * QUICK.retry_s)).result(30.0) > 3
     finally:
         a.close()

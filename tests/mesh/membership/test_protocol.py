@@ -3,7 +3,6 @@ detector's times stretch and shrink."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +17,6 @@ from edgegossip.mesh.membership.protocol import (
     merge,
     rows_of,
 )
-from edgegossip.types import ConfigError
 
 ENTRIES = st.builds(
     MemberEntry,
@@ -123,8 +121,3 @@ def test_a_rush_is_forgotten_sooner_than_it_is_believed() -> None:
     for k in range(7):
         trip.note(0.01, 21.0 + 3 * k)
     assert trip.mean_s(40.0) < SETTINGS.usual_s
-
-
-def test_a_setting_must_be_positive() -> None:
-    with pytest.raises(ConfigError, match="interval_s"):
-        SwimSettings(interval_s=0)

@@ -40,7 +40,7 @@ ENVELOPE = wire.Envelope(bytes(range(16)), 2**64 - 1, "pi-01", "pi-02")
 )
 @settings(deadline=None)
 def test_a_question_comes_in_as_it_went_out(message: Ping | PingReq) -> None:
-    asked = wire.parse_request(wire.request(ENVELOPE, message))
+    asked = wire.parse(pb.ProbeRequest, wire.request(ENVELOPE, message))
     assert (asked.run_id, asked.manifest, asked.sender, asked.receiver) == (
         bytes(range(16)),
         2**64 - 1,
@@ -94,9 +94,9 @@ def test_two_rows_about_one_member_are_refused() -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for parse in (
-        lambda: wire.message_of(wire.parse_request(data), MEMBERS),
+        lambda: wire.message_of(wire.parse(pb.ProbeRequest, data), MEMBERS),
         lambda: wire.parse_response(data, 1, MEMBERS),
-        lambda: wire.parse_join_request(data),
+        lambda: wire.parse(pb.JoinRequest, data),
         lambda: manifests.parse(data, b""),
     ):
         with contextlib.suppress(DecodeError):

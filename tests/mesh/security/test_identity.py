@@ -12,8 +12,7 @@ import pytest
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._proto import mesh_pb2 as pb
-from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed
-from edgegossip.mesh.connections import Unreachable
+from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, Unreachable
 from edgegossip.mesh.membership import client
 from edgegossip.mesh.wire import METHOD
 from edgegossip.security.admission import Quarantine

@@ -12,8 +12,7 @@ import pytest
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._proto import membership_pb2 as pb
-from edgegossip.mesh.base import Notice
-from edgegossip.mesh.connections import CallerGone
+from edgegossip.mesh.base import CallerGone, Notice
 from edgegossip.mesh.membership import client, wire
 from edgegossip.mesh.membership.agent import Agent
 from edgegossip.mesh.membership.manifest import make
@@ -62,7 +61,9 @@ def board(fleet: TestFleet) -> Iterator[Board]:
 
 
 def probe(sender: str = "c", **changes: object) -> bytes:
-    request = wire.parse_request(wire.request(wire.Envelope(RUN, MANIFEST.hash, sender, "b"), Ping(1, View(1))))
+    request = wire.parse(
+        pb.ProbeRequest, wire.request(wire.Envelope(RUN, MANIFEST.hash, sender, "b"), Ping(1, View(1)))
+    )
     request.MergeFrom(pb.ProbeRequest(**changes))
     return request.SerializeToString()
 

@@ -6,6 +6,7 @@ import queue
 import ssl
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -14,8 +15,8 @@ import pytest
 
 from edgegossip.frame import LEAST_FRAME_BYTES
 from edgegossip.mesh import GrpcTransport, MeshLimits
+from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import MAX_CHUNK_BYTES, Notice, Received
-from edgegossip.mesh.services import HEALTH
 from edgegossip.mesh.wire import METHOD
 from edgegossip.security.names import serial_name
 from edgegossip.security.tls import ADMISSION, H2
@@ -140,18 +141,26 @@ def test_a_flood_of_tiny_frames_waits_at_its_sender(fleet):
 def test_calls_of_one_board_are_few_and_the_next_one_waits(fleet):
     limits = MeshLimits()
     assert limits.max_connections_per_peer * limits.max_streams * MAX_CHUNK_BYTES <= 128 << 20, "of what never ends"
+    patient, over = replace(limits, handshake_s=PATIENCE_S, hello_s=PATIENCE_S), threading.Event()
+
+    def silent() -> Iterator[bytes]:
+        over.wait(PATIENCE_S)
+        yield from ()
+
     with (
-        GrpcTransport("b", RUN, security=fleet.security("b")) as b,
+        GrpcTransport("b", RUN, limits=patient, security=fleet.security("b")) as b,
         channel_to_b(fleet, fleet.of("c"), b.address) as channel,
     ):
-        watch = channel.unary_stream(f"/{HEALTH}/Watch")
-        calls = [watch(b"", timeout=PATIENCE_S) for _ in range(limits.max_streams)]
-        for call in calls:
-            next(call)
+        b.connect({"c": "127.0.0.1:1"})
+        grpc.channel_ready_future(channel).result(PATIENCE_S)
+        exchange = channel.stream_stream(METHOD)
+        calls = [exchange(silent(), timeout=PATIENCE_S) for _ in range(limits.max_streams)]
         with pytest.raises(grpc.RpcError):
-            next(watch(b"", timeout=0.3))
+            next(exchange(iter([hello()]), timeout=0.3))
         calls[0].cancel()
-        next(watch(b"", timeout=PATIENCE_S))
+        answer = pb.ExchangeResponse.FromString(next(exchange(iter([hello()]), timeout=PATIENCE_S)))
+        assert answer.WhichOneof("kind") == "welcome"
+        over.set()
 
 
 def test_of_too_many_connections_of_one_board_the_oldest_goes(fleet):

@@ -21,7 +21,6 @@ from edgegossip.mesh._proto import membership_pb2 as members_pb
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.membership import wire as members_wire
 from edgegossip.mesh.wire import chunk_message
-from edgegossip.security import handshake
 from edgegossip.types import PeerError
 from tests.conformance.pipeline import reseal
 
@@ -211,7 +210,7 @@ class Maker:
     def _is_good_probe(self, data: bytes) -> bool:
         t = self._target
         try:
-            asked = members_wire.parse_request(data)
+            asked = members_wire.parse(members_pb.ProbeRequest, data)
             members_wire.message_of(asked, len(t.members))
         except PeerError:
             return False
@@ -234,17 +233,6 @@ class Maker:
             case _:
                 request.reached = rng.choice(("", "::::", "x" * 5000, "1.2.3.4:99999", "\n"))
         return request.SerializeToString()
-
-    def standard(self, rng: Random) -> bytes:
-        """For the health and reflection services."""
-        honest = (b"\x0a\x12edgegossip.v1.Mesh", b"\x3a\x00", b"\x22\x12edgegossip.v1.Mesh", b"\x1a\x04mesh")
-        if rng.randrange(8) == 0:
-            return _nested(rng)
-        return mutate(rng.choice(honest), rng, self._messages)
-
-    def admission(self, rng: Random) -> bytes:
-        honest = handshake.hello(rng.choice((0, 1, 2**64 - 1))) + handshake.blob(rng.randbytes(rng.choice((0, 0, 100))))
-        return mutate(honest, rng, self._messages)
 
 
 def _honest_frames(target: Target) -> list[bytes]:
