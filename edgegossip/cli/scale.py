@@ -47,7 +47,7 @@ class ScaleCommand:
     rounds: int = option(0, "Count so many rounds of an epoch at most; 0: all of them.", low=0)
     slower: float | None = option(
         None,
-        "netns, model: boards are cores of this machine, so many times slower; 1: as they are.",
+        "netns: boards are cores of this machine, so many times slower; 1: as they are.",
         low=0.01,
         high=1000.0,
     )

@@ -43,7 +43,7 @@ class ScaleOptions:
     rounds: int  # counted ones a cell at most; 0: an epoch
     out: Path | None
     figures: Figures
-    slower: float | None = None  # netns, model: than this machine's cores the boards are; None: as the profile says
+    slower: float | None = None  # netns: than this machine's cores the boards are; None: as the profile says
     device: str = ""  # netns, model: whose profile; empty: emulated.BOARD, unless `slower` or a fleet is given
     fleet: str = ""  # model: a fleet's profile
     boards: str = ""  # boards: their names
@@ -81,7 +81,7 @@ def _check_options(options: ScaleOptions) -> None:
         "--device": (bool(options.device), ("netns", "model")),
         "--profile": (bool(options.fleet), ("model",)),
         "--rate": (bool(options.rate), ("netns", "model")),
-        "--slower": (options.slower is not None, ("netns", "model")),
+        "--slower": (options.slower is not None, ("netns",)),
         "--names": (bool(options.boards), ("boards",)),
         "--listen": (bool(options.listen), ("boards",)),
         "--fleet": (options.security[0] is not None, ("boards",)),

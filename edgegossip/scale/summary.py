@@ -193,9 +193,7 @@ def notes(rows: Sequence[Row], epoch: str) -> list[str]:
         "speed-up and efficiency: against the smallest count that was run; bits: a value; sent/round: payload, overhead of all",
     ]
     if any(row["on"] == "model" for row in rows):
-        said.append(
-            "modelled: a virtual clock from rates that were measured or are in device profiles; frames are real"
-        )
+        said.append("modelled: a virtual clock from rates of device profiles; frames are really encoded")
     if any(row["on"] == "netns" for row in rows):
         said.append(
             "netns: real processes; given: Cp + En, a board's CPU seconds at the speed that its profile or --slower gives; "
