@@ -16,9 +16,9 @@ from edgegossip.fleet.launch.preflight import check_parts
 from edgegossip.layout import Layout
 from edgegossip.node.spec import default_members
 from edgegossip.recipe import Recipe
-from edgegossip.scale import emulated, summary
+from edgegossip.scale import summary
 from edgegossip.scale.cells import Backend, Cell
-from edgegossip.scale.devices import FleetProfile, LinkProfile, load_fleet
+from edgegossip.scale.devices import BOARD, FleetProfile, LinkProfile, load_fleet
 from edgegossip.scale.plan import EncodedMessage, PlannedRun, messages_of
 from edgegossip.scale.predict import RoundParts
 
@@ -32,7 +32,7 @@ HANDLING_BYTES = 400  # a message's gRPC and HTTP/2 frames, its receipt, and the
 class ModelBackend(Backend):
     """Runs cells on a virtual clock."""
 
-    def __init__(self, device: str = emulated.BOARD, fleet: str = "") -> None:
+    def __init__(self, device: str = BOARD, fleet: str = "") -> None:
         """`device`: every board is one of this profile, unless `fleet` names one that has boards
         of its own. Raises ConfigError."""
         self._device, self._fleet = device, load_fleet(fleet) if fleet else None
@@ -73,7 +73,7 @@ class ModelBackend(Backend):
         row |= {"counted_rounds": 0, "modelled": True}
         row["step_s"] = max(p.compute_s for p in parts) / cell.recipe.training.local_steps
         marks = [_marks(name, p) for name, p in zip(default_members(cell.devices), parts, strict=True)]
-        return {"row": row, "curve": [], "marks": marks, "links": {}}
+        return {"row": row, "curve": [], "marks": marks}
 
     def _case(self, cell: Cell) -> PlannedRun:
         """Raises ConfigError for what is not modelled."""

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Two results of `edgegossip scale` side by side: real boards in namespaces, and the model.
 
-python -m lab.results.scale_beside_model NETNS_FOLDER MODEL_FOLDER
+python -m lab.netns.beside_model NETNS_FOLDER MODEL_FOLDER
 
 Prints a table: what an exchange took beside the bytes that went over the link by its rate, T of
 both, and T of both without Cp and En, which both take from the same device profile.
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from edgegossip.scale.summary import given_s
+from lab.netns.run_cell import given_s
 
 Row = dict[str, Any]
 
