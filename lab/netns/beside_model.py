@@ -1,5 +1,4 @@
-#!/usr/bin/env python3
-"""Two results of `edgegossip scale` side by side: real boards in namespaces, and the model.
+"""Two results side by side: real boards in namespaces, and the model.
 
 python -m lab.netns.beside_model NETNS_FOLDER MODEL_FOLDER
 
@@ -20,11 +19,13 @@ Row = dict[str, Any]
 
 
 def rows_of(folder: Path) -> dict[tuple[str, int], Row]:
+    """Return the rows of a run by scheme and boards."""
     table = json.loads((folder / "table.json").read_text())
     return {(row["scheme"], row["devices"]): row for row in table["rows"] if row["t_s"] is not None}
 
 
 def line(row: Row, modelled: Row) -> list[str]:
+    """Return a cell beside the model's, as the table has it."""
     exchange = row["exchange"]
     link_s = exchange["rate_share"] * exchange["seconds"]
     return [
@@ -44,10 +45,21 @@ def line(row: Row, modelled: Row) -> list[str]:
 
 
 def main() -> None:
+    """Print the table."""
     if len(sys.argv) != 3:
         raise SystemExit(__doc__)
     netns, model = (rows_of(Path(folder)) for folder in sys.argv[1:])
-    head = ("scheme", "boards", "exchange", "bytes / rate", "ratio", "dilation", "T netns", "T model", "model / netns")
+    head: tuple[str, ...] = (
+        "scheme",
+        "boards",
+        "exchange",
+        "bytes / rate",
+        "ratio",
+        "dilation",
+        "T netns",
+        "T model",
+        "model / netns",
+    )
     head += ("netns without Cp, En", "model without", "model / netns without")
     print("| " + " | ".join(head) + " |")
     print("| --- | " + " | ".join(["---:"] * (len(head) - 1)) + " |")
