@@ -89,48 +89,6 @@ def test_what_travels_is_frames_and_what_the_app_sees_is_not(in_run: int) -> Non
     assert len(reply.content["arrays"][FRAME].data) < down_bytes
 
 
-def test_a_bad_reply_is_refused_and_the_round_goes_on(in_run: int) -> None:
-    refused: list[tuple[int, str]] = []
-    strategy = compressed(
-        FedAvg(**CONFIG),
-        codecs.get("fp32"),
-        on_refused=lambda reply, reason: refused.append((reply.metadata.src_node_id, reason)),
-    )
-    mod = compression_mod(codecs.get("fp32"))
-    messages = list(strategy.configure_train(1, _arrays(), ConfigRecord(), BoardGrid([1, 2, 3, 4])))
-    # Leaves plain arrays in the messages.
-    replies = {m.metadata.dst_node_id: mod(m, _context(), _app) for m in messages}
-    honest = {m.metadata.dst_node_id: _app(m, _context()) for m in messages}
-    good = replies[1].content["arrays"][FRAME].data
-    _replace(replies[2], good[:-1] + bytes([good[-1] ^ 1]))
-    replies[3].content = RecordDict({"arrays": _arrays(), "metrics": MetricRecord({"num-examples": 1})})
-    replies[4].content["metrics"]["num-examples"] = float("nan")
-    arrays, _ = strategy.aggregate_train(1, [replies[k] for k in sorted(replies)])
-    assert [who for who, _ in refused] == [2, 3, 4]
-    assert "CRC" in refused[0][1] and "no compressed frame" in refused[1][1] and "0 or more" in refused[2][1]
-    assert arrays is not None
-    np.testing.assert_allclose(arrays["bias"].numpy(), honest[1].content["arrays"]["bias"].numpy(), atol=1e-6)
-
-
-def _replace(reply: Message, data: bytes) -> None:
-    record = dict(reply.content["arrays"])
-    record[FRAME] = Array(dtype="float32", shape=(1,), stype=STYPE, data=data)
-    reply.content = RecordDict({**reply.content, "arrays": ArrayRecord(record)})
-
-
-def test_messages_without_a_frame_pass_unchanged(in_run: int) -> None:
-    message = Message(RecordDict({"config": ConfigRecord({"a": 1})}), dst_node_id=3, message_type="query")
-    seen = []
-
-    def app(inner: Message, context: Context) -> Message:
-        del context
-        seen.append(inner)
-        return Message(RecordDict(), reply_to=inner)
-
-    compression_mod(codecs.get("fp32"))(message, _context(), app)
-    assert seen == [message]
-
-
 def test_description_of_a_record_survives_json_and_bad_ones_are_refused() -> None:
     from edgegossip.types import DecodeError
 
@@ -222,19 +180,6 @@ def test_levels_follow_the_losses_that_clients_report(in_run: int) -> None:
         assert new is not None
         arrays = new
     assert asked == [None, 10, 20]
-
-
-def test_server_side_privacy_wraps_inside(in_run: int) -> None:
-    from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
-
-    inner = DifferentialPrivacyServerSideFixedClipping(FedAvg(**CONFIG), 0.0, 100.0, BOARDS)
-    each = Contexts()
-    mod = compression_mod(codecs.get("fp16"))
-    arrays, _ = _rounds(
-        compressed(inner, codecs.get("fp16")), lambda m: mod(m, each[m.metadata.dst_node_id], _app), rounds=1
-    )
-    plain, _ = _rounds(FedAvg(**CONFIG), lambda m: _app(m, _context()), rounds=1)
-    np.testing.assert_allclose(arrays["bias"].numpy(), plain["bias"].numpy(), atol=2e-3)
 
 
 @pytest.mark.parametrize("make", [FedAvg, FedAdam, Krum])
