@@ -48,15 +48,6 @@ def test_the_moments_of_a_strategy_survive_bytes() -> None:
     np.testing.assert_array_equal(other._strategy.v_t["a"], np.full((5, 2), 2.0))  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", ["fedavgm", "fedyogi", "krum"])
-def test_strategies_give_back_what_they_keep(name: str) -> None:
-    channel = Channel.of(LAYOUT, b"r" * 16, codecs.get("fp32"))
-    made = combiner(make_strategy(name, {}), channel, uniform=False)
-    other = combiner(make_strategy(name, {}), channel, uniform=False)
-    other.restore(made.snapshot())
-    assert other.snapshot().keys() == made.snapshot().keys()
-
-
 def test_heavy_ball_outside_is_flowers_fedavgm(in_run: int) -> None:
     """One optimiser has two names; ours keeps no model a board."""
     channel, rng = Channel.of(LAYOUT, b"r" * 16, codecs.get("fp32")), np.random.default_rng(1)
