@@ -148,7 +148,7 @@ MAY["lab.sim"] = {
 MAY["lab"], MAY["lab.bench"] = set(), set(MAY)
 MAY["lab.results"] = set(MAY)
 MAY["lab.faults"] = {"cli", "options", "types"}
-MAY["lab.papers"] = set(MAY)
+MAY["lab.papers"] = MAY["lab.netns"] = set(MAY)
 
 # What each part may import from outside, besides the standard library, numpy and the package.
 OUTSIDE = {
@@ -162,6 +162,7 @@ OUTSIDE = {
     "lab.bench": {"torch", "grpc", "psutil", "click", "flwr"},
     "lab.sim": {"click"},
     "lab.faults": {"click", "pytest", "torch"},
+    "lab.netns": {"click"},
     "lab.results": {
         "torch",
         "grpc",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from dataclasses import dataclass, replace
 from functools import partial
@@ -70,7 +71,7 @@ class Node:
     probe: str = option("", hidden=True)
     restarted_s: float | None = option(None, flag="--restarted", metavar="SECONDS", hidden=True)
     run_id: str = option("", hidden=True)
-    pace: Path | None = option(None, hidden=True)
+    runtime: str = option("", hidden=True)
     save_to: Path | None = option(None, flag="--save", path="file", hidden=True)
     test_average: bool = option(False, hidden=True)
 
@@ -113,10 +114,11 @@ def node(options: Node) -> int:
         members=tuple(filter(None, options.boards.split(","))),
         run_id=bytes.fromhex(options.run_id),
     )
-    if options.pace is not None:
-        from edgegossip.scale.netns.dilation import DilatedRuntime
-
-        board = replace(board, make_runtime=partial(DilatedRuntime, options.pace, board.name))
+    if options.runtime:  # module:class,path
+        what, _, path = options.runtime.partition(",")
+        module, _, name = what.partition(":")
+        make = getattr(importlib.import_module(module), name)
+        board = replace(board, make_runtime=partial(make, Path(path), board.name))
     if options.probe and recipe is not None:
         from edgegossip.node.probe import run_probe
 

@@ -30,31 +30,17 @@ class ScaleCommand:
         "Default: sgd, 8-bit-elastiquant, 4-bit-elastiquant, e-elastiquant, co3, choco-4-bit-elastiquant.",
         metavar="A,B,...",
     )
-    on: str = option(
-        "netns",
-        "netns: real boards in network namespaces of this machine (root); model: a virtual clock; boards: a live "
-        "fleet.",
-        choices=("netns", "model", "boards"),
-    )
-    rate: str = option(
-        "", "netns, model: of the link, such as 20mbit. Default: the fleet's, or 100mbit.", metavar="RATE"
-    )
+    on: str = option("model", "model: a virtual clock; boards: a live fleet.", choices=("model", "boards"))
+    rate: str = option("", "model: of the link, such as 20mbit. Default: the fleet's, or 100mbit.", metavar="RATE")
     link: str = option(
         "shared",
         "One access point whose rate all boards share, or a link of that rate for each board.",
         choices=("shared", "each"),
     )
     rounds: int = option(0, "Count so many rounds of an epoch at most; 0: all of them.", low=0)
-    slower: float | None = option(
-        None,
-        "netns, model: boards are cores of this machine, so many times slower; 1: as they are.",
-        low=0.01,
-        high=1000.0,
-    )
     device: str = option(
         "",
-        "netns, model: what every board is, of devices/ or a file of `calibrate`; default: raspberry-pi-4. On netns "
-        "this machine plays it: processor time counts as many times as the board is slower.",
+        "model: what every board is, of devices/ or a file of `calibrate`; default: raspberry-pi-4.",
         metavar="PROFILE",
     )
     fleet: str = option(
@@ -104,11 +90,9 @@ def scale(options: ScaleCommand) -> int:
 
     \b
     Examples:
-      sudo $(which edgegossip) scale table3 --set data.dir=DIR
-      sudo $(which edgegossip) scale table3 --set data.dir=DIR --device raspberry-pi-5 --rate 50mbit
-      sudo $(which edgegossip) scale table3 --boards 2,4 --schemes sgd,e-elastiquant \\
-          --rate 20mbit --rounds 3
-      edgegossip scale table3 --on model --rate 20mbit
+      edgegossip scale table3 --rate 20mbit
+      edgegossip scale table3 --device raspberry-pi-5 --boards 2,4 --schemes sgd,e-elastiquant
+      edgegossip scale elastiquant --profile paper-18
       edgegossip scale table3 --on boards --boards 2,4 --listen 10.0.0.9:7800
       edgegossip scale --follow 10.0.0.9:7800 --name pi-01 --identity identity      (on each board)
     """
@@ -147,7 +131,7 @@ def scale(options: ScaleCommand) -> int:
 
 def _require_a_boards_own(context: click.Context) -> None:
     """Raise UsageError for an option that says nothing to a board, which runs what it is told."""
-    asked = "devices schemes on rate link rounds slower device fleet boards fleet_folder"
+    asked = "devices schemes on rate link rounds device fleet boards fleet_folder"
     for name in asked.split():
         if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
             [flag] = [param.opts[0] for param in context.command.params if param.name == name]
@@ -234,7 +218,7 @@ def calibrate(options: Calibrate) -> int:
       edgegossip calibrate -o pi.toml --peer 192.168.1.20:7733
 
     Name the file in a fleet (devices/fleets/*.toml are examples) for `edgegossip plan` and
-    `edgegossip scale --on model`.
+    `edgegossip scale`.
     """
     from edgegossip.fleet import link_test
 

@@ -8,8 +8,6 @@ plan.py         what a run will be like on a fleet, before anything runs
 
 cells.py        schemes, and a scheme on so many boards; what runs such cells is a `Backend`:
   model.py      on a virtual clock
-  netns/        real boards in network namespaces of this machine that share one access point, and
-                the scheduler that gives them turns; emulated.py: how fast they are
   job_server.py real boards that ask this machine what to run; follow.py is their side
 summary.py      rows, table, verdicts and plots
 campaign.py     the command: `sweep.campaign` for cells

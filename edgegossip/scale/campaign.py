@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from edgegossip import recipe as recipes
 from edgegossip.recipe import Recipe
 from edgegossip.report.style import Figures
 from edgegossip.report.units import seconds_text
-from edgegossip.scale import emulated, summary
+from edgegossip.scale import summary
 from edgegossip.scale.cells import DEFAULT_SCHEMES, Backend, Cell, make_cells, parse_devices, parse_schemes
-from edgegossip.scale.devices import load_device, load_fleet, parse_rate, rate_text
+from edgegossip.scale.devices import BOARD, FleetProfile, load_device, load_fleet, parse_rate, rate_text
 from edgegossip.sweep.campaign import Campaign, Say
 from edgegossip.sweep.results import Result
 from edgegossip.sweep.table import as_markdown, as_text, write_tables
@@ -26,7 +26,7 @@ from edgegossip.types import ConfigError, DataError, EdgegossipError, HostError
 from edgegossip.untrusted import printable
 
 RATE, LISTEN = "100mbit", "127.0.0.1:7800"
-ON = ("netns", "model", "boards")
+ON = ("model", "boards")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,7 @@ class ScaleOptions:
     rounds: int  # counted ones a cell at most; 0: an epoch
     out: Path | None
     figures: Figures
-    slower: float | None = None  # netns, model: than this machine's cores the boards are; None: as the profile says
-    device: str = ""  # netns, model: whose profile; empty: emulated.BOARD, unless `slower` or a fleet is given
+    device: str = ""  # model: whose profile; empty: BOARD, unless a fleet is given
     fleet: str = ""  # model: a fleet's profile
     boards: str = ""  # boards: their names
     listen: str = ""  # boards: where they come to; empty: LISTEN
@@ -59,7 +58,7 @@ def run(options: ScaleOptions, say: Say, warn: Say) -> tuple[dict[str, Any], int
     """
     base, cells = plan(options)
     folder = options.out or Path("runs") / f"{base.run.name}-scale-{options.on}"
-    return ScaleCampaign(folder, cells, say, warn, options, base).run()
+    return ScaleCampaign(folder, cells, options.figures, say, warn, base, lambda results: _backend(options, say)).run()
 
 
 def plan(options: ScaleOptions) -> tuple[Recipe, list[Cell]]:
@@ -68,7 +67,7 @@ def plan(options: ScaleOptions) -> tuple[Recipe, list[Cell]]:
         raise ConfigError(f"--on {options.on}: one of {', '.join(ON)}")
     base = recipes.load(options.recipe, options.settings)
     _check_options(options)
-    how = _how(options, base)
+    how = _how(options)
     named = parse_schemes(options.schemes or ",".join(DEFAULT_SCHEMES))
     return base, make_cells(
         base, named, parse_devices(options.devices), options.on, how, examples_of(base), options.rounds
@@ -77,73 +76,55 @@ def plan(options: ScaleOptions) -> tuple[Recipe, list[Cell]]:
 
 def _check_options(options: ScaleOptions) -> None:
     """Raises ConfigError for an option that would change nothing there."""
-    given: Mapping[str, tuple[bool, tuple[str, ...]]] = {
-        "--device": (bool(options.device), ("netns", "model")),
-        "--profile": (bool(options.fleet), ("model",)),
-        "--rate": (bool(options.rate), ("netns", "model")),
-        "--slower": (options.slower is not None, ("netns", "model")),
-        "--names": (bool(options.boards), ("boards",)),
-        "--listen": (bool(options.listen), ("boards",)),
-        "--fleet": (options.security[0] is not None, ("boards",)),
-        "--insecure": (options.security[1], ("boards",)),
-        "--link": (options.link != "shared", ("netns", "model")),
+    given = {
+        "--device": (bool(options.device), "model"),
+        "--profile": (bool(options.fleet), "model"),
+        "--rate": (bool(options.rate), "model"),
+        "--link": (options.link != "shared", "model"),
+        "--names": (bool(options.boards), "boards"),
+        "--listen": (bool(options.listen), "boards"),
+        "--fleet": (options.security[0] is not None, "boards"),
+        "--insecure": (options.security[1], "boards"),
     }
     for option, (said, where) in given.items():
-        if said and options.on not in where:
-            raise ConfigError(
-                f"{option} says nothing --on {options.on}: leave it out, or say --on {' or '.join(where)}"
-            )
-    if options.slower is not None and (options.device or options.fleet):
-        raise ConfigError("--slower is of this machine's cores; a profile has its own rates: leave one out")
+        if said and options.on != where:
+            raise ConfigError(f"{option} says nothing --on {options.on}: leave it out, or say --on {where}")
     if options.device and options.fleet:
         raise ConfigError("--device and --profile: a fleet says which boards it has; leave one out")
 
 
-def _how(options: ScaleOptions, base: Recipe) -> dict[str, Any]:
+def _how(options: ScaleOptions) -> dict[str, Any]:
     """What decides a cell's result besides its recipe. A profile counts by what is in it: it may be
     calibrated anew."""
     if options.on == "boards":
         from edgegossip.scale.job_server import members
 
         return members(options.boards, *options.security)
-    how: dict[str, Any] = {"rate_bps": _rate_bps(options), "link": options.link, "slower": options.slower or 1.0}
-    device = _device(options)
-    if options.on == "model" or device:
-        how |= {"device": device, "fleet": options.fleet}
-    profiles: list[Any] = [load_device(device)] if device else []
-    if profiles and options.link == "each" and how["rate_bps"] > profiles[0].link_bits_per_s:
-        own = rate_text(profiles[0].link_bits_per_s)
-        raise ConfigError(f"--rate {rate_text(how['rate_bps'])} --link each: the interface of a {device} does {own}")
     if options.fleet:
         fleet = load_fleet(options.fleet)
-        profiles += [fleet, *(load_device(name) for name, _ in fleet.boards)]
-    if profiles:
-        how["profiles"] = hashlib.sha256(repr(profiles).encode()).hexdigest()[:16]
-    if options.on == "netns" and device:
-        how["workload"] = emulated.workload_of(base)
-    return how
+        profiles: list[Any] = [fleet, *(load_device(name) for name, _ in fleet.boards)]
+        return link_of(options.rate or _rate_of(fleet, options.link), options.link, profiles) | {"fleet": options.fleet}
+    device = options.device or BOARD
+    return link_of(options.rate or RATE, options.link, [load_device(device)]) | {"device": device}
 
 
-def _device(options: ScaleOptions) -> str:
-    """The profile of every board; empty: cores of this machine, or a fleet's."""
-    if options.on == "boards" or options.fleet or options.slower is not None:
-        return ""
-    return options.device or emulated.BOARD
+def link_of(rate: str, link: str, profiles: Sequence[Any]) -> dict[str, Any]:
+    """Return what cells on this link say of it and of the boards' profiles. Raises ConfigError for
+    a rate that the first one's interface does not have."""
+    rate_bps = parse_rate(rate)
+    own_bps = getattr(profiles[0], "link_bits_per_s", rate_bps) if profiles else rate_bps
+    if link == "each" and rate_bps > own_bps:
+        own = rate_text(own_bps)
+        raise ConfigError(f"--rate {rate_text(rate_bps)} --link each: the interface of a {profiles[0].name} does {own}")
+    digest = hashlib.sha256(repr(profiles).encode()).hexdigest()[:16]
+    return {"rate_bps": rate_bps, "link": link, "profiles": digest}
 
 
-def _rate_bps(options: ScaleOptions) -> float:
-    """Of the link: what is asked for, else the fleet's. Each byte counts once, however often it
-    crosses the air."""
-    if options.rate or options.on != "model" or not options.fleet:
-        return parse_rate(options.rate or RATE)
-    if options.link == "each":
-        raise ConfigError(
-            f"--profile {options.fleet} --link each: say the --rate of a link; the fleet's is of what all share"
-        )
-    link = load_fleet(options.fleet).link
-    if link.shared_bits_per_s is None:
-        raise ConfigError(f"--profile {options.fleet}: its boards share no link; say --link each and --rate")
-    return link.shared_bits_per_s / link.crossings
+def _rate_of(fleet: FleetProfile, link: str) -> str:
+    """The fleet's own. Each byte counts once, however often it crosses the air."""
+    if link == "each" or fleet.link.shared_bits_per_s is None:
+        raise ConfigError(f"--profile {fleet.name}: it says nothing of the links of its boards: say --link and --rate")
+    return f"{fleet.link.shared_bits_per_s / fleet.link.crossings:.0f}bit"
 
 
 def examples_of(recipe: Recipe) -> int:
@@ -162,11 +143,19 @@ class ScaleCampaign(Campaign[Cell]):
     FILE, WHAT, FOLDER = "scale.jsonl", "scalability run", "results"
 
     def __init__(
-        self, folder: Path, cells: Sequence[Cell], say: Say, warn: Say, options: ScaleOptions, base: Recipe
+        self,
+        folder: Path,
+        cells: Sequence[Cell],
+        figures: Figures,
+        say: Say,
+        warn: Say,
+        base: Recipe,
+        open_backend: Callable[[Mapping[str, Result]], Backend],
     ) -> None:
-        """`base`: the recipe that all cells are made of."""
-        super().__init__(folder, cells, options.figures, say, warn)
-        self._options, self._base = options, base
+        """`base`: the recipe that all cells are made of. `open_backend` gets the results that are
+        there, and returns what runs the others."""
+        super().__init__(folder, cells, figures, say, warn)
+        self._base, self._open_backend = base, open_backend
         self._number = 0  # cells that are done or failed
 
     @override
@@ -175,7 +164,7 @@ class ScaleCampaign(Campaign[Cell]):
 
     @override
     def execute(self, missing: Sequence[Cell]) -> Generator[tuple[Cell, Result]]:
-        backend, over = _backend(self._options, self.folder, self.results, self.say), False
+        backend, over = self._open_backend(self.results), False
         try:
             for cell in missing:
                 backend.check(cell)
@@ -196,25 +185,34 @@ class ScaleCampaign(Campaign[Cell]):
     def kept(self) -> str:
         return f"what is done is kept in {self.folder}"
 
+    def boards(self, rows: Sequence[Mapping[str, Any]]) -> str:
+        """Say which boards these are, and what their link is like; "" where they say it best."""
+        how = self.cases[0].how
+        if "rate_bps" not in how:
+            return ""
+        link = "one link that all share" if how["link"] == "shared" else "a link each"
+        boards = how.get("device") or how.get("fleet") or "cores of this machine"
+        return f", boards: {boards}, {rate_text(how['rate_bps'])}, {link}"
+
+    def notes(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Say what the columns are, and which cells are doubtful."""
+        base = self._base
+        epoch = f"{base.run.name}: {examples_of(base)} examples, batches of {base.training.batch_size}"
+        return summary.notes(rows, epoch + self.boards(rows))
+
     @override
     def tabulate(self) -> dict[str, Any]:
-        options, base = self._options, self._base
         rows = rows_of(self.cases, self.results)
         failed = [
             {"scheme": cell.scheme.name, "devices": cell.devices, "reason": self.results[cell.key]["reason"]}
             for cell in self.cases
             if self.results.get(cell.key, {}).get("state") == "failed"
         ]
-        epoch = f"{base.run.name}: {examples_of(base)} examples, batches of {base.training.batch_size}"
-        if "rate_bps" in self.cases[0].how:
-            link = "one link that all share" if options.link == "shared" else "a link each"
-            epoch += _emulated(self.cases[0], rows)
-            epoch += f", {rate_text(self.cases[0].how['rate_bps'])}, {link}"
-        verdicts, notes = summary.verdicts(rows), summary.notes(rows, epoch)
+        verdicts, notes = summary.verdicts(rows), self.notes(rows)
         document = {
             "scale": str(self.folder),
-            "recipe": base.run.name,
-            "on": options.on,
+            "recipe": self._base.run.name,
+            "on": self.cases[0].on,
             "rows": rows,
             "verdicts": verdicts,
             "failed": failed,
@@ -247,18 +245,14 @@ class ScaleCampaign(Campaign[Cell]):
         )
 
 
-def _backend(options: ScaleOptions, folder: Path, results: Mapping[str, Mapping[str, Any]], say: Say) -> Backend:
+def _backend(options: ScaleOptions, say: Say) -> Backend:
     if options.on == "model":
         from edgegossip.scale.model import ModelBackend
 
-        return ModelBackend(_device(options), options.fleet)
-    if options.on == "boards":
-        from edgegossip.scale.job_server import BoardsBackend
+        return ModelBackend(options.device or BOARD, options.fleet)
+    from edgegossip.scale.job_server import BoardsBackend
 
-        return BoardsBackend(options.boards, options.listen or LISTEN, *options.security, say)
-    from edgegossip.scale.netns.run_cell import NetnsBackend
-
-    return NetnsBackend(folder / "runs", emulated.known(results), say)
+    return BoardsBackend(options.boards, options.listen or LISTEN, *options.security, say)
 
 
 def _run_cell(backend: Backend, cell: Cell, first: bool) -> dict[str, Any]:
@@ -295,16 +289,3 @@ def rows_of(cells: Sequence[Cell], results: Mapping[str, Mapping[str, Any]]) -> 
             empty | {"scheme": cell.scheme.name, "devices": cell.devices, "on": cell.on} | result.get("row", {})
         )
     return summary.compare(rows)
-
-
-def _emulated(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Which boards they were."""
-    device = cell.how.get("device", "")
-    found = {f"{row['slower']:.3g}": row["slower"] for row in rows if row.get("slower")} or {
-        "": cell.how.get("slower", 1.0)
-    }
-    slower = min(found.values())
-    times = f"{' to '.join(f'{s:.3g}' for s in sorted({slower, max(found.values())}))} times slower than a core here"
-    if not device:
-        return f", boards {times}" if slower != 1.0 else ""
-    return f", boards: {device}" + (f", {times}" if cell.on == "netns" else "")

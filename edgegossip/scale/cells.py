@@ -183,7 +183,7 @@ def _cell(recipe: Recipe, scheme: CellScheme, on: str, how: Mapping[str, Any], e
 
 
 class Backend(ABC):
-    """Runs cells: processes in network namespaces, a model, or the boards of a fleet."""
+    """Runs cells: a model, the boards of a fleet, or namespaces of one machine (lab/netns)."""
 
     @abstractmethod
     def check(self, cell: Cell) -> None:
@@ -191,7 +191,7 @@ class Backend(ABC):
 
     @abstractmethod
     def run(self, cell: Cell) -> dict[str, Any]:
-        """Run a cell; return {"row": ..., "curve": ..., "marks": ..., "links": ...}.
+        """Run a cell; return {"row": ..., "curve": ..., "marks": ...}.
 
         `row` is one of `summary`, without what compares it with others; the others are for plots.
         Raises EdgegossipError when the cell failed.

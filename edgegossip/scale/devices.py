@@ -28,6 +28,7 @@ from edgegossip.choices import did_you_mean
 from edgegossip.files import read_text
 from edgegossip.types import ConfigError
 
+BOARD = "raspberry-pi-4"  # where nobody says which
 DEFAULT = "default"  # rate of every codec that is not named
 SOURCES = ("measured:", "vendor:", "predicted:")
 MAX_BOARDS = 64

@@ -321,7 +321,7 @@ class BoardsBackend(Backend):
             raise RunError(str(error)) from None
         rates = [result.accuracy for result in found.values() if result.accuracy is not None]
         row["accuracy"] = sum(rates) / len(rates) if rates else None
-        return {"row": row, "curve": curve, "marks": [], "links": {}}
+        return {"row": row, "curve": curve, "marks": []}
 
     @override
     def close(self, over: bool) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from time import process_time
 from typing import Any
 
 from edgegossip import codecs, frame, gossip
@@ -68,7 +67,6 @@ BESIDE_MESSAGE_BYTES = 500  # a message between boards: headers, acknowledgement
 BESIDE_REPLY_BYTES = 7000  # a board and round through a coordinator, up and down: calls, polls, headers
 _BESIDE = 0.1  # of the messages' bytes: less is not said
 _AUX: dict[int, float] = {frame.Aux.LOSS: LOSS, frame.Aux.EXAMPLES: 1.0, frame.Aux.SESSION: 1.0, frame.Aux.EPOCH: 1.0}
-_TIMED = 2  # encodings; the first one also warms up
 _COLUMNS = (
     ("compute", "compute_s"),
     ("encode", "encode_s"),
@@ -116,6 +114,11 @@ class PlannedRun:
         if self.server:
             return 1
         return max(sum(s == k for s, _ in of_round) for of_round in self.messages for k in range(len(self.boards)))
+
+    @property
+    def messages_a_round(self) -> float:
+        """Return how many updates all boards send in a round, in the mean."""
+        return len(self.boards) if self.server else sum(map(len, self.messages)) / len(self.messages)
 
     def predict(
         self,
@@ -297,16 +300,13 @@ def plan(recipe: Recipe, fleet: FleetProfile, count: int | None = None) -> dict[
     check_parts(recipe, default_members(recipe.run.nodes))
     check_sizes(recipe, layout)
     x = in_layout(layout, 1)
-    up = _fragment_message(recipe, layout, x)
-    down = (
-        encode_message(recipe.server.downlink, dict(recipe.server.downlink_params), layout, x) if case.server else None
-    )
+    up, down = messages_of(recipe, layout, x)
     parts = case.predict(up, down)
     seconds = round_seconds(parts)
     alternatives = alternatives_to(case)
     own = (up.codec, down.codec if down else None)
     faster = [r for r in alternatives if r.seconds < _FASTER * seconds and (r.codec, r.downlink) != own]
-    messages = len(case.boards) if case.server else sum(map(len, case.messages)) / len(case.messages)
+    messages = case.messages_a_round
     if script:
         memory = script_bytes(recipe, layout, joined_bytes, case.neighbours, up.message_bytes)
     else:
@@ -383,22 +383,13 @@ class EncodedMessage:
     payload_bytes: int
     message_bytes: int  # with the frame's head and what carries it
     bits_per_value: float
-    encode_s: float  # CPU seconds of encoding and decoding here; not a board's
-    decode_s: float
 
 
 def encode_message(name: str, params: dict[str, Any], layout: Layout, x: Vec) -> EncodedMessage:
     """Encode x, float32[n], as a message in this codec. Raises ConfigError for an unknown codec
     or parameter."""
     codec: Codec[Any] = codecs.get(name, **params)
-    state, ctx = codec.init(layout), Ctx(key=1, round=0, loss=LOSS, lr=0.1)
-    encode_s = decode_s = float("inf")
-    for _ in range(_TIMED):
-        start = process_time()
-        body, _after = codec.encode(x, state, ctx)
-        between = process_time()
-        codec.decode(body, layout)
-        encode_s, decode_s = min(encode_s, between - start), min(decode_s, process_time() - between)
+    body, _ = codec.encode(x, codec.init(layout), Ctx(key=1, round=0, loss=LOSS, lr=0.1))
     built = frame.build(
         frame.Frame(
             kind=frame.Kind.GRADIENT,
@@ -414,7 +405,16 @@ def encode_message(name: str, params: dict[str, Any], layout: Layout, x: Vec) ->
         )
     )
     whole = sum(len(piece) for piece in built) + ENVELOPE_BYTES
-    return EncodedMessage(name, len(body), whole, 8 * len(body) / max(1, layout.size), encode_s, decode_s)
+    return EncodedMessage(name, len(body), whole, 8 * len(body) / max(1, layout.size))
+
+
+def messages_of(recipe: Recipe, layout: Layout, x: Vec) -> tuple[EncodedMessage, EncodedMessage | None]:
+    """Return an update of a run, and what a coordinator sends down, if there is one. Raises
+    ConfigError."""
+    up, server = _fragment_message(recipe, layout, x), recipe.server
+    if recipe.run.mode == "gossip":
+        return up, None
+    return up, encode_message(server.downlink, dict(server.downlink_params), layout, x)
 
 
 def _fragment_message(recipe: Recipe, layout: Layout, x: Vec) -> EncodedMessage:
@@ -430,8 +430,6 @@ def _fragment_message(recipe: Recipe, layout: Layout, x: Vec) -> EncodedMessage:
         round(payload / count),
         round(message / count),
         8 * payload / layout.size,
-        sum(one.encode_s for one in found) / count,
-        sum(one.decode_s for one in found) / count,
     )
 
 

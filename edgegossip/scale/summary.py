@@ -5,9 +5,7 @@ Seconds are those of an epoch: the mean over the counted rounds and over the boa
 rounds that an epoch has. T is the sum of compute (Cp), encode (En), transmit (Tx), decode and
 wait; evaluations and what boards write down ("other") are none of it. Tx is the time in which a
 board has frames on the way that are not acknowledged; wait is what comes after that, and before
-it the time until the slowest board has computed. Where all begin to send at the same moment
-(`barriers`), what comes after that is Tx as well, until the last board has what it needs
-(`late`): then a board waits while frames of the round are on the link, its own or others'.
+it the time until the slowest board has computed.
 Beside the means stand the parts of the board that waits least: what holds it up is what holds up
 the run, and the others wait for it."""
 
@@ -25,12 +23,17 @@ from edgegossip.report.units import UNKNOWN, bytes_text
 from edgegossip.scale.cells import WARM_UP, Cell
 from edgegossip.scale.devices import SHORT_STEP, SHORT_STEP_S
 from edgegossip.telemetry.records import MetricsRecord
-from edgegossip.types import NodeId, Round
 from edgegossip.untrusted import printable
 
 PARTS = {"cp_s": "compute", "en_s": "encode", "tx_s": "transmit", "de_s": "decode", "wait_s": "wait"}
 Row: TypeAlias = Mapping[str, Any]
-Barriers = Mapping[tuple[NodeId, Round], float]  # seconds of a board in a round
+# What makes seconds of an epoch, by the keys of PARTS, of one board's records.
+PartsOf: TypeAlias = Callable[[Cell, Sequence[MetricsRecord]], dict[str, float]]
+
+
+def parts_of(cell: Cell, records: Sequence[MetricsRecord]) -> dict[str, float]:
+    """Return the seconds of an epoch as one board's counted rounds have them."""
+    return {key: cell.epoch_rounds * (_mean(records, f"time/{part}_s") or 0.0) for key, part in PARTS.items()}
 
 
 def row_of_records(
@@ -38,8 +41,7 @@ def row_of_records(
     records: Iterable[MetricsRecord],
     boards: Sequence[str],
     first: int = WARM_UP,
-    barriers: Barriers | None = None,
-    late: Barriers | None = None,
+    parts_of: PartsOf = parts_of,
 ) -> tuple[dict[str, Any], list[list[float | None]]]:
     """Return the row of a cell, without what compares it with others, and its curve.
 
@@ -51,8 +53,7 @@ def row_of_records(
         records: of all boards; those of others are passed over.
         boards: the names of those that took part.
         first: the round from which on they count.
-        barriers: what a board waited before all began to send.
-        late: seconds from a board's own end of a round to the last board's.
+        parts_of: what makes the parts of a board's counted rounds.
 
     Raises:
         ValueError: when a board has told nothing of a counted round, or not all of its parts, or
@@ -67,7 +68,7 @@ def row_of_records(
         if missing := [name for name in boards if name not in by_round.get(step, {})]:
             raise ValueError(f"round {step} was not finished by {', '.join(missing)}")
     counted = [record for step in range(first, rounds) for record in by_round[step].values()]
-    own = {name: _parts(cell, [r for r in counted if r.node == name], barriers, late or {}) for name in boards}
+    own = {name: parts_of(cell, [r for r in counted if r.node == name]) for name in boards}
     row: dict[str, Any] = {key: sum(parts[key] for parts in own.values()) / len(own) for key in PARTS}
     row["t_s"] = sum(row.values())
     if row["t_s"] <= 0.0:
@@ -81,22 +82,6 @@ def row_of_records(
     row["loss"] = _mean(list(by_round[rounds - 1].values()), "train/loss")
     row["counted_rounds"] = rounds - first
     return row, _curve(by_round, first, rounds)
-
-
-def _parts(cell: Cell, records: Sequence[MetricsRecord], barriers: Barriers | None, late: Barriers) -> dict[str, float]:
-    """One board's, seconds of an epoch. A board that is through before others are waits for them in
-    its next round: that is the link's in the round before, of the last counted round too, and no
-    part of the first one."""
-    parts = {key: cell.epoch_rounds * (_mean(records, f"time/{part}_s") or 0.0) for key, part in PARTS.items()}
-    if barriers is None:
-        return parts
-    at_barrier = [min(barriers.get((r.node, r.step), 0.0), r.number("time/wait_s") or 0.0) for r in records]
-    for_others = [min(s, late.get((r.node, r.step - 1), 0.0)) for s, r in zip(at_barrier, records, strict=True)]
-    first, last = (pick(range(len(records)), key=lambda k: records[k].step) for pick in (min, max))
-    outside_s = late.get((records[last].node, records[last].step), 0.0) - for_others[first]
-    each = cell.epoch_rounds / len(records)
-    wait_s = each * (sum(at_barrier) - sum(for_others))
-    return parts | {"tx_s": parts["tx_s"] + parts["wait_s"] - wait_s + each * outside_s, "wait_s": wait_s}
 
 
 def slowest(parts: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
@@ -159,31 +144,14 @@ KEYS = (
     "scheme", "devices", "on", "cp_s", "en_s", "tx_s", "de_s", "wait_s", "t_s", "sp_s", "efficiency", "accuracy",
 )  # fmt: skip
 _HEAD = ("scheme", "boards", "Cp", "En", "Tx", "De", "wait", "T", "Sp", "speed-up", "efficiency", "bits", "sent/round")
-_HEAD_GIVEN = {"Cp": ("Cp (given)",), "En": ("En (given)",), "T": ("T", "given", "measured")}  # of emulated boards
-_FEW = 3  # rounds
-_SPREAD = 0.15
-_FREE = 1.05  # of the link's rate
 _MORE = 0.5  # of T: that part is what holds a run up
 _UNEVEN = 0.2  # of T: boards that wait so much longer than one of them wait for that one
 _WORTH = 0.95  # another scheme is named when it needs less of the time than this
 
 
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Return what the table shows, the head first.
-
-    Where boards are emulated in real processes the head says which columns are given by a device
-    profile, and T stands in its two parts, too."""
-    emulated = any(row["on"] == "netns" for row in rows)
-    head = tuple(shown for name in _HEAD for shown in (_HEAD_GIVEN.get(name, (name,)) if emulated else (name,)))
-    return [head, *(_cells(row, len(head)) for row in rows)]
-
-
-def given_s(row: Row) -> float:
-    """Return the seconds of T that are given in namespaces: computing and encoding.
-
-    A core does them in no such time; its CPU seconds are scaled until an update takes what the
-    device profile says. The others are of the wall, on the network that was played."""
-    return float(row["cp_s"] + row["en_s"])
+    """Return what the table shows, the head first."""
+    return [_HEAD, *map(_cells, rows)]
 
 
 def notes(rows: Sequence[Row], epoch: str) -> list[str]:
@@ -193,45 +161,20 @@ def notes(rows: Sequence[Row], epoch: str) -> list[str]:
         "speed-up and efficiency: against the smallest count that was run; bits: a value; sent/round: payload, overhead of all",
     ]
     if any(row["on"] == "model" for row in rows):
-        said.append(
-            "modelled: a virtual clock from rates that were measured or are in device profiles; frames are real"
-        )
-    if any(row["on"] == "netns" for row in rows):
-        said.append(
-            "netns: real processes; given: Cp + En, a board's CPU seconds at the speed that its profile or --slower gives; "
-            "measured: Tx + De + wait, of the wall on the shaped network"
-        )
+        said.append("modelled: a virtual clock from rates of device profiles; frames are really encoded")
     if short := [r["step_s"] for r in rows if r.get("step_s") and r["step_s"] < SHORT_STEP_S]:
         said.append(f"boards' steps take {1000 * min(short):.2g} ms by their profile; {SHORT_STEP}")
-    if free := _names(rows, lambda r: (r.get("exchange") or {}).get("rate_share", 0) > _FREE):
-        said.append(
-            "so little is sent at a time that the first packets, which a link of this rate lets through at once, are much of it, "
-            f"so Tx is too short: {free}"
-        )
-    if few := _names(rows, lambda r: r["on"] == "netns" and 0 < r.get("counted_rounds", 9) < _FEW):
-        said.append(f"only the last one or two rounds count, in the others time was still dilated more and more: {few}")
-    if uneven := _names(rows, lambda r: r["on"] == "netns" and r.get("update_spread", 0) > _SPREAD):
-        said.append(f"equal updates took this machine unequally long, so wait is too long: {uneven}")
     if more := [100 * (b["link"] / (b["payload"] + b["overhead"]) - 1) for r in rows if (b := r.get("round_bytes"))]:
         least, most = f"{min(more):.0f}", f"{max(more):.0f}"
         by = least if least == most else f"{least} to {most}"
         said.append(f"on the link are headers of TCP, IP and Ethernet, too: {by} % of what is sent")
-    if busy := _names(rows, lambda r: bool(r.get("machine_bound"))):
-        said.append(f"in the exchange the processors were busy and the link was not, so Tx is too long: {busy}")
     return said
 
 
-def _names(rows: Sequence[Row], which: Callable[[Row], bool]) -> str:
-    """Of the cells that have a result."""
-    return ", ".join(f"{r['scheme']} on {r['devices']}" for r in rows if r.get("t_s", 0) is not None and which(r))
-
-
-def _cells(row: Row, width: int) -> tuple[str, ...]:
+def _cells(row: Row) -> tuple[str, ...]:
     if row["t_s"] is None:
-        return (printable(row["scheme"], 60), str(row["devices"]), "failed", *[UNKNOWN] * (width - 3))
+        return (printable(row["scheme"], 60), str(row["devices"]), "failed", *[UNKNOWN] * (len(_HEAD) - 3))
     parts = [_seconds(row[key]) for key in ("cp_s", "en_s", "tx_s", "de_s", "wait_s", "t_s")]
-    if row["on"] == "netns":
-        parts += [_seconds(given_s(row)), _seconds(row["t_s"] - given_s(row))]
     sp = row.get("sp_s")
     arrow = "" if sp is None else " v" if sp < 0 else " ^"
     return (
@@ -297,9 +240,7 @@ def _bound(row: Row) -> str:
     word = f"{most}-bound" if shares[most] >= _MORE else f"mostly {most}-bound"
     uneven = "node" in last and row["wait_s"] - last["wait_s"] > _UNEVEN * row["t_s"]
     waited = f" on {printable(last['node'], 40)}, for which the others wait," if uneven else ""
-    caveat = ", as far as this machine could play it" if row.get("machine_bound") else ""
-    given = f"; {100 * given_s(last) / whole:.0f} % of it given" if row.get("on") == "netns" else ""
-    return f"{word} ({100 * shares[most]:.0f} % of T{caveat}{given}){waited}"
+    return f"{word} ({100 * shares[most]:.0f} % of T){waited}"
 
 
 def _cure(row: Row, rows: Sequence[Row]) -> str:
@@ -328,7 +269,7 @@ _GANTT = (
 def write_plots(
     folder: Path, name: str, rows: Sequence[Row], results: Sequence[Row], figures: Figures = Figures()
 ) -> list[Path]:
-    """Draw time.png, speedup.png, loss.png, round.png and links.png into `folder`, or what
+    """Draw time.png, speedup.png, loss.png and round.png into `folder`, or what
     `figures` says; those without data are left out. `name`: of the recipe; `results`: of the cells
     that did not fail. Raises HostError without matplotlib."""
     require_matplotlib()
@@ -370,10 +311,6 @@ def write_plots(
     ]
     if rounds := [(words, _timeline(result["marks"])) for words, result in ends if result.get("marks")]:
         written.append(plots.timelines(rounds, figures.title(f"{what}: one round"), figures.path(folder, "round")))
-    if links := [(words, result["links"]) for words, result in ends if result.get("links")]:
-        written.append(
-            plots.traffic(links, figures.title(f"{what}: what went over which link"), figures.path(folder, "links"))
-        )
     return written
 
 

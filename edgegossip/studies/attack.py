@@ -26,10 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from edgegossip.choices import choose, did_you_mean
+from edgegossip.choices import choose
 from edgegossip.gossip.base import Neighbours, Topology
 from edgegossip.recipe import Recipe
 from edgegossip.studies.lanes import Lanes
+from edgegossip.studies.link import check_keys
 from edgegossip.training.base import Workload
 from edgegossip.training.data.base import Batch
 from edgegossip.types import ConfigError, LocalUpdate, NodeId, Round, Vec
@@ -51,10 +52,7 @@ class Attack:
     def of(cls, settings: Mapping[str, Any], recipe: Recipe) -> Attack | None:
         """Read the keys attack.kind, attack.boards (1) and attack.scale; None without, or for kind
         = none. Raises ConfigError."""
-        for key in settings:
-            if key.removeprefix(PREFIX) not in _KEYS:
-                known = [PREFIX + name for name in _KEYS]
-                raise ConfigError(f"unknown key {key}{did_you_mean(key, known)} (there are: {', '.join(known)})")
+        check_keys(settings, [PREFIX + name for name in _KEYS])
         if settings and "attack.kind" not in settings:
             raise ConfigError(f"{min(settings)} needs attack.kind: none, {', '.join(_SCALES)}")
         kind = settings.get("attack.kind", "none")

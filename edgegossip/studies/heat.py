@@ -20,9 +20,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgegossip.choices import did_you_mean
 from edgegossip.node.guard import Guard
 from edgegossip.recipe import Recipe
+from edgegossip.studies.link import check_keys, numbers
 from edgegossip.types import ConfigError
 
 PREFIX = "heat."  # of the keys of a study's case that are no recipe's
@@ -58,10 +58,7 @@ class HeatModel:
     def of(cls, settings: Mapping[str, Any], recipe: Recipe) -> HeatModel | None:
         """Read the keys heat.boards, and those of the docstring above; None without. Raises
         ConfigError."""
-        known = [PREFIX + name for name in ("boards", *_RANGES)]
-        for key in settings:
-            if key not in known:
-                raise ConfigError(f"unknown key {key}{did_you_mean(key, known)} (there are: {', '.join(known)})")
+        check_keys(settings, [PREFIX + name for name in ("boards", *_RANGES)])
         if not settings:
             return None
         boards = settings.get("heat.boards")
@@ -69,12 +66,7 @@ class HeatModel:
             raise ConfigError(f"heat.boards = {boards!r} must be a whole number from 0 to {recipe.run.nodes}")
         if recipe.run.mode != "gossip":
             raise ConfigError(f"heat.boards = {boards} needs run.mode = gossip")
-        values: dict[str, float] = {}
-        for name, (default, least, most) in _RANGES.items():
-            value = settings.get(PREFIX + name, default)
-            if type(value) not in (int, float) or not least <= value <= most:
-                raise ConfigError(f"heat.{name} = {value!r} must be a number from {least:g} to {most:g}")
-            values[name] = float(value)
+        values = numbers(settings, PREFIX, _RANGES)
         if values["busy_w"] < values["idle_w"]:
             raise ConfigError(f"heat.busy_w = {values['busy_w']:g} must be at least heat.idle_w")
         return cls(boards, **values) if boards else None

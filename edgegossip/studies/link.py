@@ -8,7 +8,7 @@ Without these keys messages take a moment, whatever their size: bytes are what a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,32 @@ from edgegossip.choices import did_you_mean
 from edgegossip.types import ConfigError
 
 PREFIX = "link."  # of the keys of a study's case that are no recipe's
-_DEFAULTS: Mapping[str, Any] = {"mbit": None, "every_s": 60.0, "latency_s": 0.01, "compute_s": 1.0}
+_RANGES: Mapping[str, tuple[float, float, float]] = {  # default, least, most
+    "every_s": (60.0, 1e-3, 1e6),
+    "latency_s": (0.01, 0.0, 1e6),
+    "compute_s": (1.0, 0.0, 1e6),
+}
+
+
+def check_keys(settings: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raise ConfigError for a key that is not one of these."""
+    for key in settings:
+        if key not in known:
+            raise ConfigError(f"unknown key {key}{did_you_mean(key, known)} (there are: {', '.join(known)})")
+
+
+def numbers(
+    settings: Mapping[str, Any], prefix: str, ranges: Mapping[str, tuple[float, float, float]]
+) -> dict[str, float]:
+    """Return the settings of these names, or their defaults. Raises ConfigError for one that is no
+    number from its least to its most."""
+    values: dict[str, float] = {}
+    for name, (default, least, most) in ranges.items():
+        value = settings.get(prefix + name, default)
+        if type(value) not in (int, float) or not least <= value <= most:
+            raise ConfigError(f"{prefix}{name} = {value!r} must be a number from {least:g} to {most:g}")
+        values[name] = float(value)
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,31 +57,16 @@ class LinkModel:
     def of(cls, settings: Mapping[str, Any]) -> LinkModel | None:
         """Read the keys link.mbit (a number of Mbit/s, or a list of them), link.every_s,
         link.latency_s and link.compute_s; None without. Raises ConfigError."""
-        for key in settings:
-            if key.removeprefix(PREFIX) not in _DEFAULTS:
-                known = [PREFIX + name for name in _DEFAULTS]
-                raise ConfigError(f"unknown key {key}{did_you_mean(key, known)} (there are: {', '.join(known)})")
+        check_keys(settings, [PREFIX + name for name in ("mbit", *_RANGES)])
         if not settings:
             return None
         if "link.mbit" not in settings:
             raise ConfigError(f"{min(settings)} needs link.mbit, a board's Mbit/s")
-        values = {name: settings.get(PREFIX + name, default) for name, default in _DEFAULTS.items()}
-        rates = values["mbit"] if isinstance(values["mbit"], (list, tuple)) else [values["mbit"]]
-        if not rates or not all(_is_number(rate) and 0.0 < rate <= 1e6 for rate in rates):
-            raise ConfigError(
-                f"link.mbit = {values['mbit']!r} must be a number above 0, at most 1e6, or a list of them"
-            )
-        for name in ("every_s", "latency_s", "compute_s"):
-            if not _is_number(values[name]) or not 0.0 <= values[name] <= 1e6:
-                raise ConfigError(f"link.{name} = {values[name]!r} must be a number from 0 to 1e6")
-        if not values["every_s"]:
-            raise ConfigError("link.every_s = 0 must be above 0")
-        return cls(
-            tuple(float(rate) for rate in rates),
-            float(values["every_s"]),
-            float(values["latency_s"]),
-            float(values["compute_s"]),
-        )
+        mbit = settings["link.mbit"]
+        rates = mbit if isinstance(mbit, (list, tuple)) else [mbit]
+        if not rates or not all(type(rate) in (int, float) and 0.0 < rate <= 1e6 for rate in rates):
+            raise ConfigError(f"link.mbit = {mbit!r} must be a number above 0, at most 1e6, or a list of them")
+        return cls(tuple(map(float, rates)), **numbers(settings, PREFIX, _RANGES))
 
     def through_s(self, start_s: float, size_bytes: int) -> float:
         """Return when the last of so many bytes is on its way, whose first is at `start_s`."""
@@ -69,7 +79,3 @@ class LinkModel:
                 return now_s + left / speed
             left -= speed * (until_s - now_s)
             now_s = until_s
-
-
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float)

@@ -69,7 +69,7 @@ def run_case(case: StudyCase, data: DataSetCache, progress: Progress = lambda ro
     count, board_recipe = lanes_of(recipe)
     lanes = Lanes(count)
     workloads = training.build_workloads(board_recipe, None if local else data.get(recipe.data), count)
-    make = _Gossip if recipe.run.mode == "gossip" else _Server
+    make: Callable[..., VirtualFleet | VirtualServer] = gossip_of if recipe.run.mode == "gossip" else _server_of
     run = make(case, workloads, progress, lanes)
     recorder = ModelRecorder(
         nodes=recipe.run.nodes - (case.attack.boards if case.attack else 0),
@@ -82,7 +82,7 @@ def run_case(case: StudyCase, data: DataSetCache, progress: Progress = lambda ro
     outcome: Result = {"state": "done", "reason": ""}
     try:
         with lanes, np.errstate(over="ignore", invalid="ignore"):  # a run that diverges is told by what comes out
-            run.play(recorder)
+            run.play(workloads[0].initial(recipe.run.seed), recorder)
             outcome |= _reached(workloads, dict(zip(run.here, run.models, strict=True)), lanes)
     except (ConfigError, DataError, HostError):
         raise
@@ -99,6 +99,7 @@ def run_case(case: StudyCase, data: DataSetCache, progress: Progress = lambda ro
             **({"link": asdict(case.link)} if case.link else {}),
             **({"heat": asdict(case.heat)} if case.heat else {}),
             **outcome,
+            **_bytes(recipe, run.sent, run.received.total_bytes),
             **run.figures(),
             **_curves(recorder),
             **({} if math.isnan(run.now_s) else {"virtual_s": run.now_s}),
@@ -111,102 +112,42 @@ def run_case(case: StudyCase, data: DataSetCache, progress: Progress = lambda ro
     return result
 
 
-class _Gossip:
-    def __init__(self, case: StudyCase, workloads: Sequence[Workload], progress: Progress, lanes: Lanes) -> None:
-        recipe = case.recipe
-        views = [make_view(spec, workloads[0].layout) for spec in _specs(recipe)]
-        self._initial = workloads[0].initial(recipe.run.seed)
-        self._fleet = VirtualFleet(
-            make_algorithm(recipe),
-            views,
-            workloads,
-            recipe.run.rounds,
-            progress,
-            case.attack,
-            case.link,
-            lanes,
-            case.heat,
-            recipe.guard,
-        )
-        self._recipe = recipe
-
-    @property
-    def sent(self) -> FrameTraffic:
-        return self._fleet.traffic
-
-    @property
-    def now_s(self) -> float:
-        return self._fleet.now_s
-
-    @property
-    def models(self) -> list[Vec]:
-        return self._fleet.models
-
-    @property
-    def here(self) -> Sequence[int]:
-        return self._fleet.here
-
-    def play(self, recorder: ModelRecorder) -> None:
-        self._fleet.play(self._initial, recorder)
-
-    def figures(self) -> Result:
-        figures = _bytes(self._recipe, self.sent, self.sent.total_bytes)
-        figures |= {"train_loss": self._fleet.train_loss, "suspected": self._fleet.suspected}
-        if self._fleet.heat:
-            heat = self._fleet.heat.items()
-            figures["heated"] = {k: {"hottest_c": b.hottest_c, "throttled_s": b.throttled_s} for k, b in heat}
-            figures["lost"] = self._fleet.lost
-        return figures
+def gossip_of(case: StudyCase, workloads: Sequence[Workload], progress: Progress, lanes: Lanes) -> VirtualFleet:
+    """Return the run of a gossip case over these workloads, a node each."""
+    recipe = case.recipe
+    views = [make_view(spec, workloads[0].layout) for spec in _specs(recipe)]
+    return VirtualFleet(
+        make_algorithm(recipe),
+        views,
+        workloads,
+        recipe.run.rounds,
+        progress,
+        case.attack,
+        case.link,
+        lanes,
+        case.heat,
+        recipe.guard,
+    )
 
 
-class _Server:
-    def __init__(self, case: StudyCase, workloads: Sequence[Workload], progress: Progress, lanes: Lanes) -> None:
-        recipe = case.recipe
-        layout = workloads[0].layout
-        codec = codecs.get(recipe.codec.name, **recipe.codec.params)
-        members = default_members(recipe.run.nodes)
-        self._initial = workloads[0].initial(recipe.run.seed)
-        server = recipe.server
-        self._server = VirtualServer(
-            layout,
-            recipes.run_id(recipe),
-            codec,
-            members,
-            workloads,
-            recipe.run.rounds,
-            progress,
-            codecs.get(server.downlink, **server.downlink_params),
-            server.weighting == "uniform",
-            _combiner(recipe, Channel.of(layout, recipes.run_id(recipe), codec)),
-            case.attack,
-            case.link,
-            lanes,
-        )
-        self._recipe = recipe
-
-    @property
-    def sent(self) -> FrameTraffic:
-        return self._server.sent
-
-    @property
-    def now_s(self) -> float:
-        return self._server.now_s
-
-    @property
-    def models(self) -> list[Vec]:
-        return [self._server.model]
-
-    @property
-    def here(self) -> Sequence[int]:
-        return [0]  # it stands for all
-
-    def play(self, recorder: ModelRecorder) -> None:
-        self._server.play(self._initial, recorder)
-
-    def figures(self) -> Result:
-        figures = _bytes(self._recipe, self.sent, self._server.received.total_bytes)
-        figures |= {"train_loss": self._server.train_loss, "refused": self._server.refused}
-        return figures | ({"levels": self._server.levels} if self._server.levels else {})
+def _server_of(case: StudyCase, workloads: Sequence[Workload], progress: Progress, lanes: Lanes) -> VirtualServer:
+    recipe, layout, server = case.recipe, workloads[0].layout, case.recipe.server
+    codec = codecs.get(recipe.codec.name, **recipe.codec.params)
+    return VirtualServer(
+        layout,
+        recipes.run_id(recipe),
+        codec,
+        default_members(recipe.run.nodes),
+        workloads,
+        recipe.run.rounds,
+        progress,
+        codecs.get(server.downlink, **server.downlink_params),
+        server.weighting == "uniform",
+        _combiner(recipe, Channel.of(layout, recipes.run_id(recipe), codec)),
+        case.attack,
+        case.link,
+        lanes,
+    )
 
 
 def _combiner(recipe: Recipe, channel: Channel) -> Combiner:

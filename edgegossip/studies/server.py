@@ -56,6 +56,8 @@ class VirtualServer:
     """Simulates one run with `play`; results are in `sent` (by the nodes), `received` (by them),
     `model` and the recorder."""
 
+    here = (0,)  # it stands for all
+
     def __init__(
         self,
         layout: Layout,
@@ -99,6 +101,16 @@ class VirtualServer:
         self.levels: list[int] = []  # that boards were asked for, round by round; empty where the codec has none
         self.now_s = math.nan if link is None else 0.0  # virtual seconds since the start
         self.train_loss = math.nan  # mean over the nodes of the last round's
+
+    @property
+    def models(self) -> list[Vec]:
+        """Return the model, which stands for all nodes'."""
+        return [self.model]
+
+    def figures(self) -> dict[str, Any]:
+        """Return what a result says of a run through a coordinator alone."""
+        figures: dict[str, Any] = {"train_loss": self.train_loss, "refused": self.refused}
+        return figures | ({"levels": self.levels} if self.levels else {})
 
     def play(self, x: Vec, recorder: ModelRecorder) -> None:
         """Play all rounds from model x.

@@ -89,7 +89,7 @@ class _Node:
 
 
 class VirtualFleet:
-    """Simulates one run of one algorithm with `play`; results are in `traffic`, `models` and the
+    """Simulates one run of one algorithm with `play`; results are in `sent`, `models` and the
     recorder."""
 
     def __init__(
@@ -171,7 +171,7 @@ class VirtualFleet:
         return self._nodes[: self._boards.honest]
 
     @property
-    def traffic(self) -> FrameTraffic:
+    def sent(self) -> FrameTraffic:
         """Return what all nodes sent so far."""
         total = FrameTraffic(self._nodes[0].view.layout.size)
         for node in self._nodes:
@@ -179,6 +179,20 @@ class VirtualFleet:
             total.overhead_bytes += node.traffic.overhead_bytes
             total.vectors += node.traffic.vectors
         return total
+
+    @property
+    def received(self) -> FrameTraffic:
+        """Return the same: nothing is lost."""
+        return self.sent
+
+    def figures(self) -> dict[str, Any]:
+        """Return what a result says of a gossip run alone."""
+        figures: dict[str, Any] = {"train_loss": self.train_loss, "suspected": self.suspected}
+        if self.heat:
+            heat = self.heat.items()
+            figures["heated"] = {k: {"hottest_c": b.hottest_c, "throttled_s": b.throttled_s} for k, b in heat}
+            figures["lost"] = self.lost
+        return figures
 
     def play(self, x: Vec, recorder: ModelRecorder) -> None:
         """Play all rounds from model x, float32[n].

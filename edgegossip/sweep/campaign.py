@@ -1,10 +1,8 @@
 """A campaign: many cases, of which those without a result are run; then tables and plots are made.
 
 `Campaign` is the course of it, and what a study or a scalability run fills in. `run_cases` runs
-cases one after the other, or on several processes that each run one at a time.
-
-A worker is a fresh interpreter that gets cases through a pipe. It ends when the pipe does: also
-when its parent was killed, because it reports its progress about once a second.
+cases one after the other, or on a pool of processes, each a fresh interpreter that ends with its
+parent, however that ends.
 """
 
 from __future__ import annotations
@@ -12,21 +10,22 @@ from __future__ import annotations
 import functools
 import gc
 import multiprocessing
+import os
 import signal
+import threading
 import time
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 from edgegossip.report.style import Figures
 from edgegossip.sweep.results import Result, ResultStore, read_results
 from edgegossip.telemetry.machine import result_source
-from edgegossip.types import EXIT_DEGRADED, EXIT_OK, EdgegossipError, HostError, Round, UsageError
+from edgegossip.types import EXIT_DEGRADED, EXIT_OK, HostError, Round
 
 REPORT_S = 1.0  # between two reports of a worker's progress
 
@@ -166,85 +165,49 @@ def run_cases(
 def _on_workers(
     cases: Sequence[C], jobs: int, runner: Runner[C], on_progress: OnProgress[C]
 ) -> Generator[tuple[C, Result]]:
-    waiting = list(reversed(cases))
-    workers: list[_Worker[C]] = [_Worker(runner) for _ in range(jobs)]
-    busy: dict[Connection, _Worker[C]] = {}
+    context = multiprocessing.get_context("spawn")
+    told = context.SimpleQueue()  # (place of the case, round)
+    ends, held = context.Pipe(duplex=False)  # closed here, or by our death, it ends the workers
+    pool = ProcessPoolExecutor(jobs, context, _begin, (runner, told, ends))
     try:
-        for worker in workers:
-            busy[worker.give(waiting.pop())] = worker
-        while busy:
-            for ready in wait(list(busy)):
-                assert isinstance(ready, Connection)
-                worker = busy[ready]
-                what, value = worker.report()
-                if what == "progress":
-                    on_progress(worker.case, value)
-                    continue
-                done = worker.case
-                if waiting:
-                    worker.give(waiting.pop())
-                else:
-                    del busy[ready]
-                yield done, value
+        running = {pool.submit(_work, place, case): case for place, case in enumerate(cases)}
+        left = set(running)
+        while left:
+            done, left = wait(left, REPORT_S, FIRST_COMPLETED)
+            while not told.empty():
+                place, round = told.get()
+                on_progress(cases[place], round)
+            for future in done:
+                yield running[future], future.result()
+    except BrokenProcessPool:
+        raise HostError(
+            "a process that ran cases ended by itself, often for want of memory; the same command goes on, with fewer --jobs"
+        ) from None
     finally:
-        for worker in workers:
-            worker.end()
+        held.close()
+        pool.shutdown(cancel_futures=True)
 
 
-class _Worker(Generic[C]):
-    """Is the parent's end of one process."""
-
-    case: C
-
-    def __init__(self, runner: Runner[C]) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process: BaseProcess = context.Process(target=_work, args=(theirs, runner), daemon=True)
-        self._process.start()
-        theirs.close()
-
-    def give(self, case: C) -> Connection:
-        self.case = case
-        self._pipe.send(case)
-        return self._pipe
-
-    def report(self) -> tuple[str, Any]:
-        """Return ("progress", round) or ("result", result). Raises what the case raised."""
-        try:
-            what, value = self._pipe.recv()
-        except EOFError:
-            self._process.join(5)
-            code = self._process.exitcode
-            raise UsageError(f"the process that ran {self.case.name} ended with exit code {code}") from None
-        if what == "error":
-            raise value if isinstance(value, EdgegossipError) else RuntimeError(value)
-        return what, value
-
-    def end(self) -> None:
-        self._pipe.close()
-        if self._process.is_alive():
-            self._process.terminate()
-        self._process.join()
+_worker: tuple[Runner[Any], Any]  # of this process, if it is one: its runner, and where it tells rounds
 
 
-def _work(pipe: Any, runner: Runner[C]) -> None:
-    """Run cases for as long as the parent sends them. Ctrl-C is the parent's business."""
+def _begin(runner: Runner[Any], told: Any, ends: Any) -> None:
+    """Make this process a worker. Ctrl-C is the parent's business."""
+    global _worker
+    _worker = runner, told
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        while True:
-            case = pipe.recv()
-            try:
-                result = _run(case, runner, lambda round: pipe.send(("progress", round)))
-            except EdgegossipError as error:
-                pipe.send(("error", error))
-            except (BrokenPipeError, ConnectionResetError):
-                raise
-            except Exception:
-                pipe.send(("error", traceback.format_exc()))
-            else:
-                pipe.send(("result", result))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return
+    threading.Thread(target=_end_with, args=(ends,), daemon=True).start()
+
+
+def _end_with(ends: Any) -> None:
+    with suppress(EOFError, OSError):
+        ends.recv()
+    os._exit(1)
+
+
+def _work(place: int, case: Any) -> Result:
+    runner, told = _worker
+    return _run(case, runner, lambda round: told.put((place, round)))
 
 
 def _run(case: C, runner: Runner[C], report: Callable[[Round], None]) -> Result:

@@ -2,7 +2,7 @@
 report.
 
 `panels` draws what depends on something, problem by problem. The others show where time and bytes
-go: `stacked_bars`, `speedups`, `losses`, `timelines` and `traffic`. Each writes one file, of the
+go: `stacked_bars`, `speedups`, `losses` and `timelines`. Each writes one file, of the
 kind that its name ends with, and returns its path; an empty title is none. `require_matplotlib`
 (report/plots.py) says what to install where this cannot be imported.
 """
@@ -267,24 +267,4 @@ def timelines(rounds: Sequence[tuple[str, Mapping[str, Sequence[Bar]]]], title: 
             axes.grid(axis="x")
         handles, labels = grid[0][0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-        return save(figure, path)
-
-
-def traffic(tables: Sequence[tuple[str, Mapping[str, Mapping[str, float]]]], title: str, path: Path) -> Path:
-    """Draw bytes from board to board as a matrix, one for each (name, bytes by sender and
-    receiver)."""
-    with matplotlib.rc_context(MATPLOTLIB):
-        figure = new_figure(5.0 * len(tables) + 0.6, 4.8, title)
-        grid = figure.subplots(1, len(tables), squeeze=False)
-        for axes, (name, links) in zip(grid[0], tables, strict=True):
-            boards = sorted({*links, *(to for own in links.values() for to in own)})
-            table = np.array([[links.get(a, {}).get(b, 0) for b in boards] for a in boards], float)
-            image = axes.imshow(np.where(table > 0, table, np.nan), cmap="viridis", vmin=0)
-            figure.colorbar(image, ax=axes, format=EngFormatter(unit="B"), shrink=0.8)
-            labels = [printable(board, 20).removeprefix("board-") for board in boards]
-            axes.set_xticks(range(len(boards)), labels, fontsize=6.5)
-            axes.set_yticks(range(len(boards)), labels, fontsize=6.5)
-            axes.set_xlabel("to")
-            axes.set_ylabel("from")
-            axes.set_title(printable(name, 60), fontsize=9.5, color=INK)
         return save(figure, path)

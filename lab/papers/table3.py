@@ -24,7 +24,7 @@ import numpy as np
 from edgegossip import recipe as recipes
 from edgegossip.scale import predict
 from edgegossip.scale.devices import DeviceProfile, LinkProfile, load_device
-from edgegossip.scale.model import codec_frames, measure_update
+from edgegossip.scale.plan import encode_message
 from edgegossip.scale.predict import BoardWork, PredictedMessage
 from edgegossip.telemetry.machine import result_source
 
@@ -198,13 +198,13 @@ def bits_of(model: str, folder: str) -> dict[str, float]:
         "data.train_examples=64",
     ]
     base = recipes.load("table3", sets)
-    update = measure_update(base)
-    found = {}
-    for scheme, codec in SCHEMES.items():
-        recipe = recipes.with_settings(base, {"codec.name": codec})
-        *_, size_bytes = codec_frames(recipe, update.layout, update.local.delta)
-        found[scheme] = 8 * size_bytes / update.layout.size
-    return found
+    from edgegossip.training.workload import TorchWorkload
+
+    workload = TorchWorkload.build(base, 0)
+    delta = np.array(workload.local_update(workload.initial(base.run.seed), 0).delta)
+    return {
+        scheme: encode_message(codec, {}, workload.layout, delta).bits_per_value for scheme, codec in SCHEMES.items()
+    }
 
 
 def speedups(lines: Sequence[Line]) -> Iterator[tuple[Line, float]]:

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from edgegossip.scale.netns.network import Namespaces, command, ip
 from edgegossip.types import HostError
+from lab.netns.network import Namespaces, command, ip
 
 needs_namespaces = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2 to make network namespaces"

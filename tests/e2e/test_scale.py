@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
 
 from edgegossip.scale.devices import parse_rate
-from edgegossip.scale.netns.network import (
+from lab.netns.network import (
     BACKLOG,
     BACKLOG_PACKETS,
     BEFORE,
@@ -37,7 +37,7 @@ RECIPE = (
     "quickstart-gossip", "--set", "model.params.hidden=[1024,128]", "--set", "data.train_examples=960",
     "--set", "training.batch_size=32", "--set", "data.test_examples=200", "--no-plots", "--json", "--rounds", "5",
 )  # fmt: skip
-HERE = ("--slower", "1")  # boards are cores of this machine
+NETNS = ("lab.netns",)
 SEND = """
 import socket, sys, time
 if sys.argv[1] == "take":
@@ -53,9 +53,8 @@ else:
 """
 
 
-def scale(*arguments: str, out: Path) -> dict[str, Any]:
-    here = HERE if "boards" not in arguments and "--device" not in arguments else ()
-    command = [sys.executable, "-m", "edgegossip", "scale", *RECIPE, *arguments, *here, "--out", str(out)]
+def scale(*arguments: str, out: Path, by: tuple[str, ...] = ("edgegossip", "scale")) -> dict[str, Any]:
+    command = [sys.executable, "-m", *by, *RECIPE, *arguments, "-o", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=560)
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
@@ -114,7 +113,7 @@ def test_packets_are_kept_until_the_last_run_is_over_and_then_as_before(tmp_path
     with Namespaces() as probe:
         first_namespace(probe, "probe")
     before = kept_by_itself()
-    make = "from edgegossip.scale.netns.network import AccessPoint; import os; AccessPoint(1, 1e6); os._exit(1)"
+    make = "from lab.netns.network import AccessPoint; import os; AccessPoint(1, 1e6); os._exit(1)"
     subprocess.run([sys.executable, "-c", make], timeout=60)
     with AccessPoint(1, parse_rate("1mbit")):
         with AccessPoint(1, parse_rate("1mbit")):
@@ -138,7 +137,7 @@ def test_little_passes_at_once_when_time_is_dilated() -> None:
 
 def test_what_a_dead_owner_left_is_removed() -> None:
     script = (
-        "from edgegossip.scale.netns.network import Namespaces\n"
+        "from lab.netns.network import Namespaces\n"
         "import os, signal\n"
         "spaces = Namespaces()\n"
         "print(spaces.add('orphan'), flush=True)\n"
@@ -164,9 +163,9 @@ def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_transmit_seconds_are_bytes_by_rate_and_the_model_agrees(tmp_path: Path) -> None:
-    arguments = ("--devices", "2,4", "--schemes", "sgd,4-bit-elastiquant", "--rate", "20mbit")
-    real = scale(*arguments, "--on", "netns", out=tmp_path / "netns")
-    model = scale(*arguments, "--on", "model", out=tmp_path / "model")
+    arguments = ("--boards", "2,4", "--schemes", "sgd,4-bit-elastiquant", "--rate", "20mbit")
+    real = scale(*arguments, out=tmp_path / "netns", by=NETNS)
+    model = scale(*arguments, out=tmp_path / "model")
     assert real["failed"] == model["failed"] == []
     for row, modelled in zip(real["rows"], model["rows"], strict=True):
         exchange = row["exchange"]
@@ -179,8 +178,8 @@ def test_transmit_seconds_are_bytes_by_rate_and_the_model_agrees(tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
-    arguments = ("--devices", "2,3", "--schemes", "sgd", "--rate", "50mbit", "--on", "netns")
-    command = [sys.executable, "-m", "edgegossip", "scale", *RECIPE, *arguments, *HERE, "--out", str(tmp_path)]
+    arguments = ("--boards", "2,3", "--schemes", "sgd", "--rate", "50mbit", "--slower", "1")
+    command = [sys.executable, "-m", *NETNS, *RECIPE, *arguments, "-o", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 400
     while not (tmp_path / "scale.jsonl").exists() or not (tmp_path / "scale.jsonl").read_text().strip():
@@ -190,7 +189,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode != 0 and "goes on from there" in err
     before = (tmp_path / "scale.jsonl").read_text().splitlines()
-    document = scale(*arguments, out=tmp_path)
+    document = scale(*arguments, out=tmp_path, by=NETNS)
     assert len((tmp_path / "scale.jsonl").read_text().splitlines()) == len(before) + 1 == 2
     assert [row["devices"] for row in document["rows"]] == [2, 3]
 
@@ -207,8 +206,8 @@ def test_boards_that_follow(tmp_path: Path) -> None:
         for name, at in zip("ab", listen, strict=True)
     ]
     try:
-        where = ("--on", "boards", "--boards", "a,b", "--listen", f"127.0.0.1:{port}")
-        document = scale(*where, "--devices", "2", "--schemes", "4-bit-elastiquant", out=tmp_path / "out")
+        where = ("--on", "boards", "--names", "a,b", "--listen", f"127.0.0.1:{port}")
+        document = scale(*where, "--boards", "2", "--schemes", "4-bit-elastiquant", out=tmp_path / "out")
         assert all(board.wait(30) == 0 for board in boards)
     finally:
         for board in boards:

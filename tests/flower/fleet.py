@@ -11,6 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from flwr.serverapp.strategy import Strategy
 
 from edgegossip import codecs
+from edgegossip.codecs.base import Codec
 from edgegossip.flower import compressed, compression_mod
 from edgegossip.flower.combine import BoardGrid
 
@@ -32,31 +33,47 @@ def replied(message: Message, record: Any, name: str = "arrays", **metrics: Any)
     return Message(RecordDict(content), reply_to=message)
 
 
+def size_of(message: Message) -> int:
+    """How many bytes its arrays are."""
+    return sum(len(a.data) for record in message.content.array_records.values() for a in record.values())
+
+
 def plus_one(message: Message, context: Context) -> Message:
     """An app that adds 1 to w."""
     record = message.content["arrays"]
     return replied(message, {**record, "w": Array(record["w"].numpy() + np.float32(1))})
 
 
+def _wrapped(mod: Any, call: Any) -> Any:
+    return lambda message, context: mod(message, context, call)
+
+
 class Fleet:
     """Clients of `app` around a strategy. `codec` None: without compression. `downlink`: codec of
-    what goes down. `failed` and `refused`: client and reason."""
+    what goes down. `mods`: Flower's, which come after ours. `options`: of `compressed`. `failed`
+    and `refused`: client and reason; `sizes`: bytes down and up of each round."""
 
     def __init__(
         self,
         strategy: Strategy,
-        codec: str | None,
+        codec: str | Codec[Any] | None,
         app: Any = plus_one,
         downlink: str | None = None,
         nodes: Sequence[int] = NODES,
+        mods: Sequence[Any] = (),
+        **options: Any,
     ) -> None:
+        for mod in reversed(mods):
+            app = _wrapped(mod, app)
         down = None if downlink is None else codecs.get(downlink)
         self.refused: list[tuple[int, str]] = []
         self.failed: list[tuple[int, str]] = []
+        self.sizes: list[tuple[int, int]] = []
         self.strategy, self.app, self.contexts, self.mod, self.nodes = strategy, app, Contexts(), None, nodes
         if codec is not None:
-            self.strategy = compressed(strategy, codecs.get(codec), downlink=down, on_refused=self._refused)
-            self.mod = compression_mod(codecs.get(codec), downlink=down)
+            up = codecs.get(codec) if isinstance(codec, str) else codec
+            self.strategy = compressed(strategy, up, downlink=down, on_refused=self._refused, **options)
+            self.mod = compression_mod(up, downlink=down)
 
     def _refused(self, reply: Message, reason: str) -> None:
         self.refused.append((reply.metadata.src_node_id, reason))
@@ -86,9 +103,19 @@ class Fleet:
         assert new is not None
         return new
 
+    def round(self, number: int, arrays: ArrayRecord) -> ArrayRecord | None:
+        """Play a round of training; the next model, if one comes of it."""
+        messages = self.ask("train", number, arrays)
+        down = sum(map(size_of, messages))
+        replies = self.answer(messages)
+        self.sizes.append((down, sum(size_of(reply) for reply in replies if reply.has_content())))
+        return self.strategy.aggregate_train(number, replies)[0]
+
     def train(self, number: int, arrays: ArrayRecord) -> ArrayRecord:
         """Play a round of training; the next model."""
-        return self.trained(number, self.ask("train", number, arrays))
+        new = self.round(number, arrays)
+        assert new is not None
+        return new
 
     def evaluate(self, number: int, arrays: ArrayRecord) -> None:
         """Play a round of evaluation."""

@@ -172,39 +172,16 @@ def test_a_board_keeps_its_state_until_the_run_is_over(in_run: int, sink: Memory
     assert not list((tmp_path / "k").glob("*.ckpt"))
 
 
-@pytest.mark.parametrize(("next_round", "goes_on"), [(0, False), (3, True), (1, True)])
-def test_a_board_begins_anew_only_when_the_run_does(
-    next_round: int, goes_on: bool, in_run: int, sink: Memory, tmp_path: Path
-) -> None:
-    codec = codecs.get("co3")
-
-    def checkpointer(layout: Layout, run_id: bytes) -> BoardCheckpointer:
-        return BoardCheckpointer("board-0", tmp_path / "k", layout, run_id, ("board-0",), CheckpointSection(), sink)
-
-    board, first = _board(), checkpointer(toy.LAYOUT, RUN)
-    for round in range(3):
-        _answer(board, round)
-        first.save(board)
-    first.close(over=False)
-    client = NodeClient("board-0", "127.0.0.1:1", lambda: toy.Toy(1), codec, sink, make_checkpointer=checkpointer)
-    down = codecs.get("fp32")
-    hello = RunDescription(
-        RUN, toy.LAYOUT.hash, "co3", codec.wire_id, codec.wire_params(), 9, down.wire_id, down.wire_params(), next_round
-    )
-    client._query(Message(hello.content(), dst_node_id=3, message_type="query"))
-    assert client._board is not None
-    assert client._board.round == (2 if goes_on else 0)
-    assert len(sink.texts("discarded")) == (0 if goes_on else 1)
-    client._close_checkpointer(over=False)
-
-
-@pytest.mark.parametrize(("before", "now", "goes_on"), [("aa", "bb", False), ("aa", "aa", True), ("", "bb", True)])
+@pytest.mark.parametrize(
+    ("before", "now", "next_round", "goes_on"),
+    [("aa", "bb", 5, False), ("aa", "aa", 5, True), ("", "bb", 1, True), ("", "", 0, False)],
+)
 @pytest.mark.parametrize("survives", [False, True])
-def test_a_board_begins_anew_in_another_run_of_the_same_recipe_whatever_its_round(
-    before: str, now: str, goes_on: bool, survives: bool, in_run: int, sink: Memory, tmp_path: Path
+def test_a_board_begins_anew_only_when_the_run_does(
+    before: str, now: str, next_round: int, goes_on: bool, survives: bool, in_run: int, sink: Memory, tmp_path: Path
 ) -> None:
-    """The new one is some rounds on when the board joins it. `survives`: the board's process has
-    seen both."""
+    """In another run of the same recipe, whatever round it is in when the board joins it, and in
+    one that is at its start. `survives`: the board's process has seen both."""
 
     def checkpointer(layout: Layout, run_id: bytes) -> BoardCheckpointer:
         return BoardCheckpointer("board-0", tmp_path / "k", layout, run_id, ("board-0",), CheckpointSection(), sink)
@@ -246,10 +223,10 @@ def test_a_board_begins_anew_in_another_run_of_the_same_recipe_whatever_its_roun
     if not survives:
         one._close_checkpointer(over=False)
         two = client()
-    again = hello(two, now, 5)
+    again = hello(two, now, next_round)
     assert again.round == (2 if goes_on else 0) and again.instance == now
     if not goes_on:
-        assert _answer(again, 5) == _answer(_board(), 5)  # nothing of the other run
+        assert _answer(again, next_round) == _answer(_board(), next_round)  # nothing of the other run
         assert sink.texts("discarded")
     assert bool(left) == (survives and not goes_on)
     two._close_checkpointer(over=False)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Krum, Strategy
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Krum
 
 from edgegossip import codecs
 from edgegossip.flower import compressed, compression_mod
@@ -19,10 +19,6 @@ from edgegossip.flower.records import RecordLayout
 from tests.flower.fleet import CONFIG, Contexts, Fleet
 
 BOARDS = 5
-
-
-def _context() -> Context:
-    return Contexts()[0]
 
 
 def _arrays() -> ArrayRecord:
@@ -50,24 +46,6 @@ def _app(message: Message, context: Context) -> Message:
     return Message(RecordDict({"arrays": ArrayRecord(new), "metrics": metrics}), reply_to=message)
 
 
-Client = Callable[[Message], Message]
-
-
-def _rounds(strategy: Strategy, client: Client, rounds: int = 3) -> tuple[ArrayRecord, list[MetricRecord]]:
-    arrays, metrics = _arrays(), []
-    grid = BoardGrid(range(1, BOARDS + 1))
-    for server_round in range(1, rounds + 1):
-        messages = sorted(
-            strategy.configure_train(server_round, arrays, ConfigRecord({"lr": 0.5}), grid),
-            key=lambda m: m.metadata.dst_node_id,
-        )
-        new, found = strategy.aggregate_train(server_round, [client(m) for m in messages])
-        assert new is not None and found is not None
-        arrays = new
-        metrics.append(found)
-    return arrays, metrics
-
-
 def test_what_travels_is_frames_and_what_the_app_sees_is_not(in_run: int) -> None:
     strategy = compressed(FedAvg(**CONFIG), codecs.get("fp16"))
     mod = compression_mod(codecs.get("fp16"))
@@ -81,54 +59,12 @@ def test_what_travels_is_frames_and_what_the_app_sees_is_not(in_run: int) -> Non
         seen.append(inner)
         return _app(inner, context)
 
-    reply = mod(message, _context(), app)
+    reply = mod(message, Contexts()[0], app)
     assert set(seen[0].content) == {"arrays", "config"}
     assert seen[0].content["config"]["lr"] == 0.5
     np.testing.assert_array_equal(seen[0].content["arrays"]["bias"].numpy(), _arrays()["bias"].numpy())
     assert set(reply.content["arrays"]) == {FRAME, "bn.num_batches_tracked"}
     assert len(reply.content["arrays"][FRAME].data) < down_bytes
-
-
-def test_a_bad_reply_is_refused_and_the_round_goes_on(in_run: int) -> None:
-    refused: list[tuple[int, str]] = []
-    strategy = compressed(
-        FedAvg(**CONFIG),
-        codecs.get("fp32"),
-        on_refused=lambda reply, reason: refused.append((reply.metadata.src_node_id, reason)),
-    )
-    mod = compression_mod(codecs.get("fp32"))
-    messages = list(strategy.configure_train(1, _arrays(), ConfigRecord(), BoardGrid([1, 2, 3, 4])))
-    # Leaves plain arrays in the messages.
-    replies = {m.metadata.dst_node_id: mod(m, _context(), _app) for m in messages}
-    honest = {m.metadata.dst_node_id: _app(m, _context()) for m in messages}
-    good = replies[1].content["arrays"][FRAME].data
-    _replace(replies[2], good[:-1] + bytes([good[-1] ^ 1]))
-    replies[3].content = RecordDict({"arrays": _arrays(), "metrics": MetricRecord({"num-examples": 1})})
-    replies[4].content["metrics"]["num-examples"] = float("nan")
-    arrays, _ = strategy.aggregate_train(1, [replies[k] for k in sorted(replies)])
-    assert [who for who, _ in refused] == [2, 3, 4]
-    assert "CRC" in refused[0][1] and "no compressed frame" in refused[1][1] and "0 or more" in refused[2][1]
-    assert arrays is not None
-    np.testing.assert_allclose(arrays["bias"].numpy(), honest[1].content["arrays"]["bias"].numpy(), atol=1e-6)
-
-
-def _replace(reply: Message, data: bytes) -> None:
-    record = dict(reply.content["arrays"])
-    record[FRAME] = Array(dtype="float32", shape=(1,), stype=STYPE, data=data)
-    reply.content = RecordDict({**reply.content, "arrays": ArrayRecord(record)})
-
-
-def test_messages_without_a_frame_pass_unchanged(in_run: int) -> None:
-    message = Message(RecordDict({"config": ConfigRecord({"a": 1})}), dst_node_id=3, message_type="query")
-    seen = []
-
-    def app(inner: Message, context: Context) -> Message:
-        del context
-        seen.append(inner)
-        return Message(RecordDict(), reply_to=inner)
-
-    compression_mod(codecs.get("fp32"))(message, _context(), app)
-    assert seen == [message]
 
 
 def test_description_of_a_record_survives_json_and_bad_ones_are_refused() -> None:
@@ -146,16 +82,11 @@ def test_description_of_a_record_survives_json_and_bad_ones_are_refused() -> Non
 
 @pytest.mark.parametrize("make", [FedAvg, FedMedian])
 def test_differences_go_down_and_memories_live_in_the_context(make: Any, in_run: int) -> None:
-    up, down = codecs.get("co3"), codecs.get("8-bit-elastiquant")
-    each = Contexts()
-    strategy = compressed(make(**CONFIG), up, downlink=down)
-
-    def client(message: Message) -> Message:  # a new process for every message
-        return compression_mod(up, downlink=down)(message, each[message.metadata.dst_node_id], _app)
-
-    _rounds(strategy, client, rounds=4)
-    assert strategy.traffic.ratio > 1.0
-    states = [record for c in each.values() for record in c.state.config_records.values()]
+    fleet, arrays = Fleet(make(**CONFIG), "co3", _app, "8-bit-elastiquant", nodes=range(1, BOARDS + 1)), _arrays()
+    for number in range(1, 5):
+        arrays = fleet.train(number, arrays)
+    assert fleet.strategy.traffic.ratio > 1.0  # type: ignore[attr-defined]
+    states = [record for c in fleet.contexts.values() for record in c.state.config_records.values()]
     assert [s["sent"] for s in states] == [4] * BOARDS and {s["number"] for s in states} == {3}
     held = [len(s["model"]) for s in states]
     assert held == [4 * 40] * BOARDS
@@ -224,41 +155,18 @@ def test_levels_follow_the_losses_that_clients_report(in_run: int) -> None:
     assert asked == [None, 10, 20]
 
 
-def test_server_side_privacy_wraps_inside(in_run: int) -> None:
-    from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
-
-    inner = DifferentialPrivacyServerSideFixedClipping(FedAvg(**CONFIG), 0.0, 100.0, BOARDS)
-    each = Contexts()
-    mod = compression_mod(codecs.get("fp16"))
-    arrays, _ = _rounds(
-        compressed(inner, codecs.get("fp16")), lambda m: mod(m, each[m.metadata.dst_node_id], _app), rounds=1
-    )
-    plain, _ = _rounds(FedAvg(**CONFIG), lambda m: _app(m, _context()), rounds=1)
-    np.testing.assert_allclose(arrays["bias"].numpy(), plain["bias"].numpy(), atol=2e-3)
-
-
 @pytest.mark.parametrize("make", [FedAvg, FedAdam, Krum])
 def test_no_strategy_sees_an_update_out_of_all_proportion(make: Any, in_run: int) -> None:
-    refused: list[tuple[int, str]] = []
-    strategy = compressed(
-        make(**CONFIG),
-        codecs.get("fp32"),
-        on_refused=lambda reply, reason: refused.append((reply.metadata.src_node_id, reason)),
-    )
-    mod, each, asked = compression_mod(codecs.get("fp32")), Contexts(), [0]
-
     def app(message: Message, context: Context) -> Message:
         reply = _app(message, context)
         if message.metadata.dst_node_id == 4 and message.content["config"]["server-round"] == 2:
-            asked[0] += 1
-            record = {
-                k: a if k.startswith("bn") else Array((a.numpy() * np.float32(1e25)).astype(np.float32))
-                for k, a in reply.content["arrays"].items()
-            }
-            reply.content["arrays"] = ArrayRecord(record)
+            record = reply.content["arrays"]
+            reply.content["arrays"] = ArrayRecord({**record, "bias": Array(record["bias"].numpy() * np.float32(1e25))})
         return reply
 
-    arrays, _ = _rounds(strategy, lambda m: mod(m, each[m.metadata.dst_node_id], app))
-    assert asked == [1] and [who for who, _ in refused] == [4]
-    assert "times as long as the typical one" in refused[0][1]
+    fleet, arrays = Fleet(make(**CONFIG), "fp32", app, nodes=range(1, BOARDS + 1)), _arrays()
+    for number in (1, 2, 3):
+        arrays = fleet.train(number, arrays)
+    ((node, why),) = fleet.refused
+    assert node == 4 and "times as long as the typical one" in why
     assert np.abs(arrays["bias"].numpy()).max() < 10.0

@@ -7,15 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedTrimmedAvg, Krum, Strategy
 
-from edgegossip import codecs
-from edgegossip.flower import compressed, compression_mod
 from edgegossip.flower.combine import BoardGrid
 from edgegossip.flower.records import conform
-from edgegossip.types import EdgegossipError
-from tests.flower.fleet import CONFIG, Contexts
+from tests.flower.fleet import CONFIG, Fleet
 
 MASK = np.triu(np.full((40, 40), -np.inf, np.float32), 1)
 BUFFERS: dict[str, np.ndarray[Any, Any]] = {
@@ -46,37 +43,15 @@ BFLOAT16 = Array("bfloat16", (2,), "numpy.ndarray", Array(np.asarray([0x3F80, 0x
 OTHER = Array("u4", (3,), "a format of one's own", b"anything")
 
 
-class Clients:
-    """Three clients of `app` around a strategy, and what travelled."""
+class Clients(Fleet):
+    """Three clients, and what travelled."""
 
     def __init__(self, strategy: Strategy, app: Any, downlink: str | None = None, codec: str = "fp32") -> None:
-        self.refused: list[str] = []
-        self.failed: list[str] = []
-        up, down = codecs.get(codec), None if downlink is None else codecs.get(downlink)
-        self.strategy = compressed(strategy, up, downlink=down, on_refused=lambda reply, why: self.refused.append(why))
-        self.mod, self.contexts, self.app = compression_mod(up, downlink=down), Contexts(), app
+        super().__init__(strategy, codec, app, downlink, nodes=(1, 2, 3))
 
-    def answer(self, message: Message) -> Message:
-        try:
-            return self.mod(message, self.contexts[message.metadata.dst_node_id], self.app)
-        except EdgegossipError as error:
-            self.failed.append(str(error))
-            return Message(Error(0, str(error)), reply_to=message)
-
-    def round(self, number: int, arrays: ArrayRecord) -> tuple[ArrayRecord, int, int]:
+    def played(self, number: int, arrays: ArrayRecord) -> tuple[ArrayRecord, int, int]:
         """Return the next model, and how many bytes went down and up."""
-        messages = list(self.strategy.configure_train(number, arrays, ConfigRecord(), BoardGrid([1, 2, 3])))
-        messages.sort(key=lambda m: m.metadata.dst_node_id)
-        down = sum(_bytes(m) for m in messages)
-        replies = [self.answer(m) for m in messages]
-        up = sum(_bytes(reply) for reply in replies if reply.has_content())
-        new, _ = self.strategy.aggregate_train(number, replies)
-        assert new is not None
-        return new, down, up
-
-
-def _bytes(message: Message) -> int:
-    return sum(len(a.data) for record in message.content.array_records.values() for a in record.values())
+        return (self.train(number, arrays), *self.sizes[-1])
 
 
 def _reply(message: Message, **records: Any) -> Message:
@@ -112,7 +87,7 @@ def test_a_buffer_of_any_kind_is_what_the_app_finds(kind: str, downlink: str | N
 
     clients, arrays = Clients(FedAvg(**CONFIG), app, downlink), _model(buffer=buffer)
     for number in (1, 2, 3):
-        arrays, _, _ = clients.round(number, arrays)
+        arrays, _, _ = clients.played(number, arrays)
     assert not clients.refused and not clients.failed
     assert len(seen) == 9 and all(_same(found, buffer) for found in [*seen, arrays["buffer"]])
     np.testing.assert_allclose(arrays["w"].numpy(), np.full(10, 0.3, np.float32), atol=1e-2)
@@ -132,7 +107,7 @@ def test_buffers_that_clients_change_are_what_the_strategy_makes_of_them(make: A
     first = _model(**{k: Array(v) for k, v in buffers.items()})
     clients, plain = Clients(make(**CONFIG), app), make(**CONFIG)
     with np.errstate(invalid="ignore"):  # of FedAdam, which knows no infinity
-        arrays, _, _ = clients.round(1, first)
+        arrays, _, _ = clients.played(1, first)
         messages = plain.configure_train(1, first, ConfigRecord(), BoardGrid([1, 2, 3]))
         stock, _ = plain.aggregate_train(1, [app(m, clients.contexts[1]) for m in messages])
         assert not clients.refused and not clients.failed
@@ -141,17 +116,18 @@ def test_buffers_that_clients_change_are_what_the_strategy_makes_of_them(make: A
         found = clients.strategy.configure_train(2, arrays, ConfigRecord(), BoardGrid([1]))
         opened: list[ArrayRecord] = []
         clients.app = lambda message, context: (opened.append(message.content["arrays"]), _train(message, context))[1]
-        clients.answer(next(iter(found)))
+        clients.answer([next(iter(found))])
     assert {k: opened[0][k].dtype for k in buffers} == {k: str(v.dtype) for k, v in buffers.items()}
 
 
 @pytest.mark.parametrize("make", [FedAdam, FedAvg, FedAvgM, FedMedian, FedTrimmedAvg, Krum])
 def test_what_nobody_changed_stays_exact(make: Any, in_run: int) -> None:
     counters = {"int64": np.asarray([2**62 + 1, -7]), "uint64": np.asarray([2**64 - 1], np.uint64)}
-    counters |= {"float64": np.asarray([0.1, 2.0**53 - 1])}
+    counters |= {"float64": np.asarray([0.1, 2.0**53 - 1]), "mask": MASK}
     clients, arrays = Clients(make(**CONFIG), _train), _model(**{k: Array(v) for k, v in counters.items()})
-    for number in (1, 2):
-        arrays, _, _ = clients.round(number, arrays)
+    with np.errstate(invalid="ignore"):  # of strategies that know no infinity
+        for number in (1, 2):
+            arrays, _, _ = clients.played(number, arrays)
     assert not clients.refused and not clients.failed
     assert all(_same(arrays[k], Array(value)) for k, value in counters.items())
 
@@ -164,7 +140,7 @@ def test_few_values_of_float64_are_averaged_as_flower_does_it(in_run: int) -> No
 
     first = _model(sum=Array(np.asarray([0.1, 1e9 + 0.5])))
     clients, plain = Clients(FedAvg(**CONFIG), app), FedAvg(**CONFIG)
-    found, _, _ = clients.round(1, first)
+    found, _, _ = clients.played(1, first)
     messages = list(plain.configure_train(1, first, ConfigRecord(), BoardGrid([1, 2, 3])))
     messages.sort(key=lambda m: m.metadata.dst_node_id)  # of which a sum of floats depends
     stock, _ = plain.aggregate_train(1, [app(m, clients.contexts[1]) for m in messages])
@@ -173,19 +149,9 @@ def test_few_values_of_float64_are_averaged_as_flower_does_it(in_run: int) -> No
 
 def test_a_model_of_few_float64_values_alone_is_compressed(in_run: int) -> None:
     clients = Clients(FedAvg(**CONFIG), _train)
-    arrays, _, up = clients.round(1, ArrayRecord({"w": Array(np.full(1000, 0.1))}))
+    arrays, _, up = clients.played(1, ArrayRecord({"w": Array(np.full(1000, 0.1))}))
     assert arrays["w"].dtype == "float64" and up < 3 * 5000
     np.testing.assert_allclose(arrays["w"].numpy(), np.full(1000, 0.2), rtol=1e-6)
-
-
-@pytest.mark.parametrize("make", [FedAdam, FedAvgM])
-def test_strategies_that_know_no_infinity_leave_a_mask_alone(make: Any, in_run: int) -> None:
-    clients, arrays = Clients(make(**CONFIG), _train), _model(mask=Array(MASK))
-    with np.errstate(invalid="ignore"):
-        for number in (1, 2):
-            arrays, _, _ = clients.round(number, arrays)
-    assert not clients.refused and not clients.failed
-    np.testing.assert_array_equal(arrays["mask"].numpy(), MASK)
 
 
 @pytest.mark.parametrize("downlink", [None, "fp16"])
@@ -194,7 +160,7 @@ def test_what_stays_as_it_is_travels_once_and_never_comes_back(make: Any, downli
     clients, arrays = Clients(make(**CONFIG), _train, downlink), _model(mask=Array(MASK))
     size, sizes = MASK.nbytes, []
     for number in (1, 2, 3):
-        arrays, *both = clients.round(number, arrays)
+        arrays, *both = clients.played(number, arrays)
         sizes.append(both)
     assert sizes[0][0] > 3 * size and max(sizes[1][0], sizes[2][0]) < size / 2
     assert max(up for _, up in sizes) < size / 2
@@ -203,12 +169,12 @@ def test_what_stays_as_it_is_travels_once_and_never_comes_back(make: Any, downli
     assert traffic.plain_bytes > 18 * size
 
     changed = ArrayRecord({**arrays, "mask": Array(np.minimum(MASK + 1, 1))})
-    _, down, _ = clients.round(4, changed)
+    _, down, _ = clients.played(4, changed)
     assert down > 3 * size
     clients.contexts[2].state.clear()  # a client that lost it fails once, and gets it then
-    clients.round(5, changed)
+    clients.played(5, changed)
     assert len(clients.failed) == 1
-    _, down, _ = clients.round(6, changed)
+    _, down, _ = clients.played(6, changed)
     assert len(clients.failed) == 1 and size < down < 2 * size
 
 
@@ -221,8 +187,8 @@ def test_a_model_that_became_nan_is_named_as_diverged(name: str, in_run: int) ->
         return _reply(message, arrays=arrays)
 
     clients = Clients(FedAvg(**CONFIG), app)
-    arrays, _, _ = clients.round(1, _model(mask=Array(MASK)))
-    (why,) = clients.failed
+    arrays, _, _ = clients.played(1, _model(mask=Array(MASK)))
+    ((_, why),) = clients.failed
     assert name in why and "training has diverged" in why
     np.testing.assert_array_equal(arrays["mask"].numpy(), MASK)
 
@@ -230,13 +196,17 @@ def test_a_model_that_became_nan_is_named_as_diverged(name: str, in_run: int) ->
 def test_a_server_refuses_values_that_are_not_finite_and_were_not_sent_so(in_run: int) -> None:
     clients = Clients(FedAvg(**CONFIG), _train)
     messages = clients.strategy.configure_train(1, _model(mask=Array(MASK)), ConfigRecord(), BoardGrid([1, 2, 3]))
-    replies = [clients.answer(m) for m in messages]
+    replies = clients.answer(messages)
     mask, unknown = Array(np.full_like(MASK, np.nan)), replies[1].content["arrays"]["mask"]
     replies[0].content["arrays"]["mask"] = mask
     unknown.data = unknown.data[::-1]
     arrays, _ = clients.strategy.aggregate_train(1, replies)
     assert arrays is not None and _same(arrays["mask"], Array(MASK))
-    assert "NaN or infinite" in clients.refused[0] and "only a hash" in clients.refused[1] and len(clients.refused) == 2
+    assert (
+        "NaN or infinite" in clients.refused[0][1]
+        and "only a hash" in clients.refused[1][1]
+        and len(clients.refused) == 2
+    )
 
 
 class Controlled(FedAvg):
@@ -272,8 +242,8 @@ def test_records_besides_the_model_travel_as_they_are(downlink: str | None, in_r
 
     strategy = Controlled()
     clients, arrays = Clients(strategy, app, downlink), _model()
-    arrays, first, _ = clients.round(1, arrays)
-    arrays, later, _ = clients.round(2, arrays)
+    arrays, first, _ = clients.played(1, arrays)
+    arrays, later, _ = clients.played(2, arrays)
     assert first > 3 * 4000 and later < 4000
     assert not clients.refused and not clients.failed
     assert len(seen) == 6 and all(record == strategy.control for record in seen)
@@ -302,31 +272,9 @@ def test_a_client_that_is_asked_twice_in_a_round_finds_the_arrays_of_either(in_r
 
     clients, arrays = Clients(Twice(**CONFIG), app), _model(mask=Array(MASK))
     for number in (1, 2, 3):
-        arrays, _, _ = clients.round(number, arrays)
+        arrays, _, _ = clients.played(number, arrays)
     assert not clients.failed and not clients.refused
     assert all(_same(seen[k], Array(MASK.T)) for k in range(1, 18, 2)) and _same(seen[0], Array(MASK))
-
-
-def test_arrays_of_sklearn_come_back_as_they_were(in_run: int) -> None:
-    """As Flower's quickstart for sklearn sends them: names are numbers, values float64."""
-    seen: list[list[np.ndarray[Any, Any]]] = []
-
-    def app(message: Message, context: Context) -> Message:
-        coef, intercept, classes = message.content["arrays"].to_numpy_ndarrays()
-        seen.append([coef, intercept, classes])
-        record = ArrayRecord([coef + 0.5, intercept + 0.25, classes])
-        return _reply(message, arrays=record)
-
-    classes = np.asarray(["ham", "spam"])
-    first = ArrayRecord([np.zeros((1, 4)), np.zeros(1), classes])
-    clients = Clients(FedAvg(**CONFIG), app)
-    arrays, _, _ = clients.round(1, first)
-    arrays, _, _ = clients.round(2, arrays)
-    coef, intercept, found = arrays.to_numpy_ndarrays()
-    assert coef.dtype == np.float64 == intercept.dtype and not clients.refused
-    np.testing.assert_array_equal(coef, np.ones((1, 4)))
-    np.testing.assert_array_equal(intercept, [0.5])
-    assert (found == classes).all() and all((some[2] == classes).all() for some in seen)
 
 
 @pytest.mark.parametrize("codec", ["fp32", "ef-signsgd", "dgc"])
@@ -351,11 +299,11 @@ def test_an_evaluation_that_returns_the_model_takes_nothing_from_error_memory(co
         strategy = Hearing(**{**CONFIG, "fraction_evaluate": 1.0})
         clients, arrays = Clients(strategy, train, codec=codec), _model(mask=Array(MASK))
         for number in (1, 2, 3):
-            arrays, _, _ = clients.round(number, arrays)
+            arrays, _, _ = clients.played(number, arrays)
             if evaluated:
                 clients.app = lambda message, context: _reply(message, arrays=message.content["arrays"])
                 asked = clients.strategy.configure_evaluate(number, arrays, ConfigRecord(), BoardGrid([1, 2, 3]))
-                clients.strategy.aggregate_evaluate(number, [clients.answer(m) for m in asked])
+                clients.strategy.aggregate_evaluate(number, clients.answer(asked))
                 assert all(_same(strategy.heard[k], a) for k, a in arrays.items())
                 clients.app = train
         assert not clients.refused and not clients.failed
@@ -377,7 +325,7 @@ def test_a_message_without_a_model_goes_as_it_is(in_run: int) -> None:
 
     clients = Clients(Asking(**CONFIG), app)
     (message,) = clients.strategy.configure_train(1, _model(), ConfigRecord(), BoardGrid([1]))
-    clients.answer(message)
+    clients.answer([message])
     assert not clients.failed and set(asked[0]) == {"config"}
 
 

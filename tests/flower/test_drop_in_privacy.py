@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod, message_size_mod
 from flwr.serverapp.strategy import (
@@ -27,7 +27,7 @@ from edgegossip.codecs.base import Codec
 from edgegossip.flower import compressed, compression_mod
 from edgegossip.flower.combine import BoardGrid
 from edgegossip.types import UsageError
-from tests.flower.fleet import CONFIG, Contexts
+from tests.flower.fleet import CONFIG, Contexts, Fleet
 
 C = 0.5
 BOARDS = 3
@@ -116,29 +116,9 @@ def _app(message: Message, context: Context) -> Message:
     return Message(RecordDict(content), reply_to=message)
 
 
-class Clients:
-    """Clients with these mods, and why they or their answers failed."""
-
-    def __init__(self, strategy: Strategy, codec: Codec[Any], *mods: Mod, app: Mod = _app) -> None:
-        self.refused: list[str] = []
-        self.strategy = compressed(strategy, codec, on_refused=lambda reply, why: self.refused.append(why))
-        self.mods, self.app, self.contexts = mods, app, Contexts()
-
-    def round(self, number: int, arrays: ArrayRecord) -> ArrayRecord | None:
-        grid = BoardGrid(range(1, BOARDS + 1))
-        messages = list(self.strategy.configure_train(number, arrays, ConfigRecord(), grid))
-        messages.sort(key=lambda m: m.metadata.dst_node_id)
-        return self.strategy.aggregate_train(number, [self.answer(m) for m in messages])[0]
-
-    def answer(self, message: Message) -> Message:
-        call = self.app
-        for mod in reversed(self.mods):
-            call = _wrapped(mod, call)
-        return call(message, self.contexts[message.metadata.dst_node_id])
-
-
-def _wrapped(mod: Mod, call: Mod) -> Mod:
-    return lambda message, context: mod(message, context, call)
+def clients_of(strategy: Strategy, codec: Codec[Any], *mods: Mod | None, app: Mod = _app) -> Fleet:
+    """BOARDS clients with these mods of Flower's, those that are some."""
+    return Fleet(strategy, codec, app, nodes=range(1, BOARDS + 1), mods=[mod for mod in mods if mod is not None])
 
 
 def wrapped_codecs() -> Iterator[Any]:
@@ -154,9 +134,8 @@ def wrapped_codecs() -> Iterator[Any]:
 def test_no_codec_leads_beyond_the_clipping_norm(wrapper: str, name: str, in_run: int) -> None:
     make, clipping = WRAPPERS[wrapper]
     noting, codec = NotingNorms(), _codec(name)
-    mods = [compression_mod(codec), *([clipping] if clipping else [])]
     strategy: Any = make(noting)
-    clients, arrays, most = Clients(strategy, codec, *mods), _first(), []
+    clients, arrays, most = clients_of(strategy, codec, clipping), _first(), []
     for number in range(1, 4):
         most += [strategy.clipping_norm] * BOARDS
         new = clients.round(number, arrays)
@@ -179,7 +158,7 @@ def test_few_values_of_float64_are_trained_too(in_run: int) -> None:
         content["arrays"] = ArrayRecord({**content["arrays"], "bias": Array(moved)})
         return Message(content, reply_to=message)
 
-    clients = Clients(Wrapped.server_fixed(noting), codec, compression_mod(codec), app=app)
+    clients = clients_of(Wrapped.server_fixed(noting), codec, app=app)
     first = _first(bias=Array(np.full(3, 0.1)))
     arrays = clients.round(1, first)
     assert arrays is not None and not clients.refused and arrays["bias"].dtype == "float64"
@@ -199,8 +178,7 @@ def test_what_has_no_norm_is_neither_clipped_nor_noised(wrapper: str, in_run: in
     make, clipping = WRAPPERS[wrapper]
     noting, codec = NotingNorms(), codecs.get("4-bit-elastiquant")
     buffers = dict(BESIDE) if clipping else {**BESIDE, "counts": np.arange(3), "flags": np.asarray([True])}
-    mods = [compression_mod(codec), *([clipping] if clipping else [])]
-    clients = Clients(make(noting, 1.0), codec, *mods)
+    clients = clients_of(make(noting, 1.0), codec, clipping)
     first = ArrayRecord({k: Array(v) for k, v in buffers.items()} | dict(_first()))
     with np.errstate(invalid="ignore"):
         arrays = clients.round(1, first)
@@ -221,7 +199,7 @@ def test_arrays_of_half_precision_are_not_rounded_beyond_the_norm(name: str, in_
         reply.content["arrays"]["half"] = Array(half.numpy() + rng.normal(size=half.shape).astype(np.float16))
         return reply
 
-    clients = Clients(Wrapped.client_fixed(noting), codec, compression_mod(codec), fixedclipping_mod, app=app)
+    clients = clients_of(Wrapped.client_fixed(noting), codec, fixedclipping_mod, app=app)
     arrays = _first(half=Array(np.linspace(-9, 9, 2000).astype(np.float16)))
     for number in (1, 2, 3):
         new = clients.round(number, arrays)
@@ -232,7 +210,7 @@ def test_arrays_of_half_precision_are_not_rounded_beyond_the_norm(name: str, in_
 
 def test_clients_that_do_not_clip_are_clipped(in_run: int) -> None:
     noting, codec = NotingNorms(), codecs.get("fp16")
-    clients = Clients(Wrapped.client_fixed(noting), codec, compression_mod(codec))
+    clients = clients_of(Wrapped.client_fixed(noting), codec)
     arrays = clients.round(1, _first())
     assert arrays is not None and not clients.refused
     assert min(noting.norms) > 0.99 * C and max(noting.norms) <= C
@@ -249,7 +227,7 @@ def test_a_short_update_is_no_reason_to_refuse_a_long_one(in_run: int) -> None:
         return Message(RecordDict(content), reply_to=message)
 
     noting, codec = NotingNorms(), codecs.get("fp32")
-    clients = Clients(Wrapped.server_fixed(noting), codec, compression_mod(codec), app=app)
+    clients = clients_of(Wrapped.server_fixed(noting), codec, app=app)
     clients.round(1, _first())
     assert len(noting.norms) == BOARDS and not clients.refused
 
@@ -257,15 +235,14 @@ def test_a_short_update_is_no_reason_to_refuse_a_long_one(in_run: int) -> None:
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_levels_that_follow_losses_are_refused(wrapper: str, in_run: int) -> None:
     codec = codecs.get("elasticl")
-    clients = Clients(WRAPPERS[wrapper][0](NotingNorms()), codec, compression_mod(codec))
+    clients = clients_of(WRAPPERS[wrapper][0](NotingNorms()), codec)
     with pytest.raises(UsageError, match="elasticl.* no noise hides.* 4-bit-elastiquant"):
         clients.round(1, _first())
 
 
 def test_wrappers_of_other_kinds_of_strategies_stay_what_they_are(in_run: int) -> None:
     codec = codecs.get("co3")
-    mods = [compression_mod(codec), fixedclipping_mod]
-    clients = Clients(Wrapped.client_fixed(Krum(**CONFIG)), codec, *mods)
+    clients = clients_of(Wrapped.client_fixed(Krum(**CONFIG)), codec, fixedclipping_mod)
     arrays = clients.round(1, _first())
     assert arrays is not None and not clients.refused
     change = np.concatenate([(arrays[k].numpy() - a.numpy()).ravel() for k, a in _first().items()])
@@ -280,13 +257,8 @@ def test_mods_in_the_wrong_order_fail_and_the_server_says_why(
     codec = codecs.get("co3")
     strategy = NotingNorms() if isinstance(mod, LocalDpMod) else Wrapped.client_fixed(NotingNorms())
 
-    def answered(message: Message, context: Context, call_next: Mod) -> Message:
-        try:
-            return mod(message, context, call_next)
-        except TypeError as error:  # as Flower's supernode does
-            return Message(Error(2, f"{type(error)}:<'{error}'>"), reply_to=message)
-
-    clients = Clients(strategy, codec, answered, compression_mod(codec))
+    clients = clients_of(strategy, codec, compression_mod(codec))
+    clients.mod = mod
     with caplog.at_level(logging.WARNING, "edgegossip.flower"):
         first = _first(steps=Array(np.asarray(7))) if buffer else _first()
         assert clients.round(1, first) is None and clients.round(2, first) is None
@@ -309,11 +281,11 @@ def test_noise_that_clients_add_is_there_before_the_codec_is(name: str, in_run: 
         return Message(RecordDict(content), reply_to=message)
 
     first, codec = _first(), _codec(name)
-    clients = Clients(FedAvg(**CONFIG), codec, compression_mod(codec), noising)
-    again = Clients(FedAvg(**CONFIG), codec, compression_mod(codec), app=replayed)
+    clients = clients_of(FedAvg(**CONFIG), codec, noising)
+    again = clients_of(FedAvg(**CONFIG), codec, app=replayed)
     made, same = first, first
     for number in (1, 2):
-        made, same = clients.round(number, made), again.round(number, same)  # type: ignore[assignment]
+        made, same = clients.train(number, made), again.train(number, same)
     for key, array in made.items():
         np.testing.assert_array_equal(array.numpy(), same[key].numpy())
     change = np.concatenate([(made[k].numpy() - a.numpy()).ravel() for k, a in first.items()])
@@ -327,26 +299,12 @@ def test_strategies_that_secure_aggregation_plays_are_refused() -> None:
         compressed(Legacy(), codecs.get("co3"))  # type: ignore[arg-type]
 
 
-def test_what_a_strategy_sends_beside_the_model_is_not_the_model(in_run: int) -> None:
-    class Beside(FedAvg):
-        def configure_train(self, server_round: int, arrays: ArrayRecord, *rest: Any) -> Any:
-            for message in super().configure_train(server_round, arrays, *rest):
-                message.content["beside"] = ArrayRecord({"x": Array(np.ones(3, np.float32))})
-                yield message
-
-    for wrapped in (Beside(**CONFIG), Wrapped.server_fixed(Beside(**CONFIG), 1.0)):
-        strategy, counted = compressed(wrapped, codecs.get("fp32")), _first(n=Array(np.ones(2, np.int64)))
-        (message,) = strategy.configure_train(1, counted, ConfigRecord(), BoardGrid([1]))
-        assert list(message.content["beside"]) == ["x"]
-
-
 def test_noise_is_for_those_that_are_in_the_sum(in_run: int) -> None:
     """A wrapper that hears of a failure makes no model, and so no noise for too many; it would not
     hear of an answer that is missing."""
     codec = codecs.get("fp32")
-    clients = Clients(Wrapped.server_fixed(FedAvg(**CONFIG), 1.0), codec, compression_mod(codec))
-    messages = list(clients.strategy.configure_train(1, _first(), ConfigRecord(), BoardGrid(range(1, BOARDS + 1))))
-    replies = [clients.answer(message) for message in messages]
+    clients = clients_of(Wrapped.server_fixed(FedAvg(**CONFIG), 1.0), codec)
+    replies = clients.answer(clients.ask("train", 1, _first()))
     replies[1].content["metrics"]["num-examples"] = -1
     arrays, _ = clients.strategy.aggregate_train(1, replies)
     assert arrays is None and len(clients.refused) == 1

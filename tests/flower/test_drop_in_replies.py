@@ -9,16 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Result, Strategy
 
-from edgegossip import codecs
-from edgegossip.flower import compressed, compression_mod
 from edgegossip.flower.combine import BoardGrid
-from edgegossip.flower.messages import STYPE
+from edgegossip.flower.messages import FRAME, STYPE
 from edgegossip.types import UsageError
+from tests.flower.fleet import CONFIG, Fleet
 
-CONFIG: dict[str, Any] = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
 LIAR = 2
 
 
@@ -45,33 +43,15 @@ def _app(message: Message, context: Context) -> Message:
     return Message(RecordDict({"arrays": ArrayRecord(new), "metrics": metrics}), reply_to=message)
 
 
-class Run:
+class Run(Fleet):
     """Clients 1 to 5 of `app` around a strategy; `spoil` changes the liar's replies."""
 
     def __init__(self, make: Any, app: Any = _app, arrays: ArrayRecord | None = None, boards: int = 5) -> None:
-        self.refused: list[tuple[int, str]] = []
-        self.strategy = compressed(
-            make(**CONFIG),
-            codecs.get("fp32"),
-            on_refused=lambda reply, reason: self.refused.append((reply.metadata.src_node_id, reason)),
-        )
-        self.arrays, self.metrics, self._app = arrays or _arrays(), MetricRecord(), app
-        self._contexts = {
-            k: Context(run_id=77, node_id=k, node_config={}, state=RecordDict(), run_config={})
-            for k in range(1, boards + 1)
-        }
-        self._mod = compression_mod(codecs.get("fp32"))
+        super().__init__(make(**CONFIG), "fp32", app, nodes=range(1, boards + 1))
+        self.arrays, self.metrics = arrays or _arrays(), MetricRecord()
 
-    def answer(self, message: Message) -> Message:
-        try:
-            return self._mod(message, self._contexts[message.metadata.dst_node_id], self._app)
-        except (RuntimeError, UsageError) as error:
-            return Message(Error(3, str(error)), reply_to=message)
-
-    def round(self, number: int, spoil: Callable[[RecordDict], None] = lambda content: None) -> None:
-        grid = BoardGrid(sorted(self._contexts))
-        messages = self.strategy.configure_train(number, self.arrays, ConfigRecord({"lr": 0.1}), grid)
-        replies = [self.answer(m) for m in sorted(messages, key=lambda m: m.metadata.dst_node_id)]
+    def play(self, number: int, spoil: Callable[[RecordDict], None] = lambda content: None) -> None:
+        replies = self.answer(self.ask("train", number, self.arrays))
         for reply in replies:
             if reply.metadata.src_node_id == LIAR and reply.has_content():
                 spoil(reply.content)
@@ -98,6 +78,11 @@ def _renamed(old: str, new: str) -> Callable[[RecordDict], None]:
     return spoil
 
 
+def _torn(content: RecordDict) -> None:
+    frame = content["arrays"][FRAME]
+    frame.data = frame.data[:-1] + bytes([frame.data[-1] ^ 1])
+
+
 def _metrics(**changed: Any) -> Callable[[RecordDict], None]:
     return lambda content: content["metrics"].update(changed)
 
@@ -109,6 +94,7 @@ _VAST = Array(np.zeros((), np.int64)).data.replace(b"'shape': ()", b"'shape': (1
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
+        (_torn, "CRC"),
         (_beside(Array(np.zeros(3, np.int64))), "int64 of shape (3,)"),
         (_beside(Array(np.asarray(np.nan))), "holds NaN"),
         (_beside(Array(dtype="int64", shape=(), stype=STYPE, data=b"x")), "as edgegossip.frame.v1"),
@@ -131,13 +117,13 @@ _VAST = Array(np.zeros((), np.int64)).data.replace(b"'shape': ()", b"'shape': (1
 )
 def test_a_reply_that_does_not_go_with_the_others_is_refused(spoil: Any, reason: str, in_run: int) -> None:
     run = Run(FedMedian)
-    run.round(1)
-    run.round(2, spoil)
+    run.play(1)
+    run.play(2, spoil)
     ((who, why),) = run.refused
     assert who == LIAR and reason in why
     assert int(run.arrays["n"].numpy()) == 7 and np.isfinite(run.arrays["w"].numpy()).all()
     assert set(run.metrics) == {"loss", "each"}
-    run.round(3)
+    run.play(3)
     assert len(run.refused) == 1
 
 
@@ -145,15 +131,15 @@ def test_a_reply_that_does_not_go_with_the_others_is_refused(spoil: Any, reason:
 def test_of_two_the_one_is_right_that_looks_as_before(liar: int, in_run: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.LIAR", liar)
     run = Run(FedAvg, boards=2)
-    run.round(1)
-    run.round(2, _metrics(more=1.0))
-    run.round(3)
+    run.play(1)
+    run.play(2, _metrics(more=1.0))
+    run.play(3)
     assert [who for who, _ in run.refused] == [liar]
 
 
 def test_bad_answers_to_an_evaluation_are_refused_too(in_run: int) -> None:
     run = Run(FedAvg)
-    run.round(1)
+    run.play(1)
     replies = []
     for k in range(1, 6):
         question = Message(RecordDict(), dst_node_id=k, message_type="evaluate")
@@ -180,12 +166,15 @@ def test_failures_are_counted_and_told_as_flower_does(
     run = Run(make, app)
     with caplog.at_level(logging.INFO, "flwr"):
         if working:
-            run.round(1)
+            run.play(1)
         else:
             with pytest.raises(AssertionError):  # no model
-                run.round(1)
+                run.play(1)
     assert f"Received {working} results and {5 - working} failures" in caplog.text
-    assert caplog.text.count("CUDA out of memory") == 5 - working and "node 5: CUDA" in caplog.text
+    assert (
+        caplog.text.count("CUDA out of memory") == 5 - working
+        and "node 5: <class 'RuntimeError'>:<'CUDA" in caplog.text
+    )
 
 
 class LocalGrid(BoardGrid):
@@ -196,7 +185,7 @@ class LocalGrid(BoardGrid):
         self._run = run
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        return [self._run.answer(m) for m in sorted(messages, key=lambda m: m.metadata.dst_node_id)]
+        return self._run.answer(sorted(messages, key=lambda m: m.metadata.dst_node_id))
 
 
 class Saving(FedAvg):
@@ -267,8 +256,8 @@ def test_floats_of_other_widths_travel_and_come_back_as_they_were(dtype: Any, ma
 
     run, same = Run(make, app, _arrays(dtype)), Run(make, arrays=_arrays(np.float32))
     for number in (1, 2):
-        run.round(number)
-        same.round(number)
+        run.play(number)
+        same.play(number)
     assert seen == {np.dtype(dtype).name} == {run.arrays["w"].dtype} and run.arrays["b"].dtype == "float32"
     np.testing.assert_allclose(
         run.arrays["w"].numpy(), same.arrays["w"].numpy(), atol=1e-6 if dtype == np.float64 else 5e-3

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 from flwr.serverapp.strategy import FedAvg
 
 from edgegossip import codecs
-from edgegossip.flower import compressed, compression_mod
+from edgegossip.flower import compressed
 from edgegossip.flower.combine import BoardGrid
-from tests.flower.fleet import CONFIG, Contexts
+from tests.flower.fleet import CONFIG, Fleet, replied
 from tests.flower.test_drop_in_privacy import WRAPPERS
 
 PAIRS = [("co3", None), ("co3", "4-bit-elastiquant"), ("deadzone", "4-bit-elastiquant"), ("fp32", "4-bit-elastiquant")]
@@ -58,12 +58,6 @@ def _moved(name: str, value: np.ndarray[Any, Any], rng: np.random.Generator) -> 
 
 def _play(strategy: Any, pair: tuple[str, str | None], names: tuple[str, str, str], **options: Any) -> list[Any]:
     """Return what clients found, what they answered, and the last model."""
-    up, down = codecs.get(pair[0]), codecs.get(pair[1]) if pair[1] else None
-    packed, mod, each = (
-        compressed(strategy, up, downlink=down, **options),
-        compression_mod(up, downlink=down),
-        Contexts(),
-    )
     found: dict[int, Any] = {}
     answered: dict[int, Any] = {}
 
@@ -72,16 +66,12 @@ def _play(strategy: Any, pair: tuple[str, str | None], names: tuple[str, str, st
         found[k] = {name: a.numpy() for name, a in record.items()}
         rng = np.random.default_rng([k, message.content["config"]["server-round"]])
         answered[k] = {name: _moved(name, value, rng) for name, value in found[k].items()}
-        arrays = ArrayRecord({name: Array(value) for name, value in answered[k].items()})
-        return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": k})}), reply_to=message)
+        return replied(message, {name: Array(value) for name, value in answered[k].items()})
 
-    arrays, before = _model(names), _model(names)
+    fleet = Fleet(strategy, pair[0], app, pair[1], nodes=(1, 2, 3), **options)
+    arrays = before = _model(names)
     for number in (1, 2, 3):
-        before = arrays
-        messages = packed.configure_train(number, arrays, ConfigRecord(), BoardGrid([1, 2, 3]))
-        new, _ = packed.aggregate_train(number, [mod(m, each[m.metadata.dst_node_id], app) for m in messages])
-        assert new is not None
-        arrays = new
+        before, arrays = arrays, fleet.train(number, arrays)
     return [found, answered, before, arrays]
 
 

@@ -112,22 +112,6 @@ def test_superlink_still_takes_our_options() -> None:
     assert set(wanted.split()) <= options
 
 
-def test_message_with_one_array_is_a_chain_of_five(in_run: int) -> None:
-    from flwr.app import Array, Message
-
-    from edgegossip.flower.messages import STYPE, frame_content
-
-    array = Array(dtype="float32", shape=(3,), stype=STYPE, data=b"x" * 12)
-    message = Message(frame_content(array), dst_node_id=5, message_type="train")
-    tree = link.get_object_tree(message)
-    assert link._is_chain(tree)
-    leaf = next(iter(link.iterate_object_tree(tree)))
-    chunk = link.get_all_nested_objects(message)[leaf.object_id].deflate()
-    again = link._one_array(message, chunk)
-    assert again.content["arrays"]["edgegossip"].data == array.data
-    assert again.metadata.dst_node_id == 5
-
-
 def test_task_identity_is_where_messages_look_for_their_run(in_run: int) -> None:
     from flwr.app import Message, RecordDict
 

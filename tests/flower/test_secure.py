@@ -20,7 +20,6 @@ import pytest
 
 pytest.importorskip("flwr", reason="server mode is an extra: pip install '.[server]'")
 
-from flwr.app import Message
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 
 from edgegossip import codecs
@@ -29,7 +28,7 @@ from edgegossip.fleet.launch.identities import credentials
 from edgegossip.fleet.revocation import tell
 from edgegossip.fleet.store import Fleet, coordinator_of
 from edgegossip.flower import Coordinator, NodeClient
-from edgegossip.flower._private import arrivals, link
+from edgegossip.flower._private import link
 from edgegossip.flower._private.link import FleetLink
 from edgegossip.flower.connection import (
     JOIN_PATH,
@@ -39,7 +38,6 @@ from edgegossip.flower.connection import (
     LinkError,
     send_revocations,
 )
-from edgegossip.flower.messages import frame_content, opaque_array
 from edgegossip.security import tls
 from edgegossip.security.identity import Identity
 from edgegossip.types import ConfigError, PeerError
@@ -233,21 +231,6 @@ def test_only_the_coordinator_reaches_what_is_not_for_boards(run: Run) -> None:
         assert client.post(JOIN_PATH, content=b"{}").status_code == 400
 
 
-def test_a_certified_board_brings_no_more_than_the_model_has(run: Run) -> None:
-    board = FleetLink(run.address, run.credentials("b"))
-    board.join()
-    asked = board.receive(10.0)
-    question = board.fetch(asked) if asked is not None else None
-    assert question is not None
-    large = Message(frame_content(opaque_array(bytes(5 << 20), 1)), reply_to=question)
-    for _ in range(2):
-        with pytest.raises(LinkError, match="413"):
-            board.reply(large)
-    board.close()
-    run.logged("refused b at 127.0.0.1: a request of more than")
-    assert len([t for t in run.sink.texts("refused") if "b at 127.0.0.1: a request of more than" in t]) == 1
-
-
 def test_requests_that_are_refused_do_not_fill_the_log(run: Run) -> None:
     log = run.fleet.folder.parent / "logs/superlink.log"
     board = FleetLink(run.address, run.credentials("b"))
@@ -306,36 +289,14 @@ def test_a_board_that_is_revoked_while_it_trains_is_out_in_seconds(training: Run
 
 
 def test_silence_is_ended_and_keeps_nobody_out(training: Run, silent: list[socket.socket]) -> None:
+    """Also that of who sends the head of a request byte by byte."""
     before = len(training.sink.records)
+    with training.credentials("a").context.wrap_socket(_dial(training.address, "127.0.0.8")) as head:
+        head.sendall(b"POST /v1/f")
+        assert _drips(head) < PATIENCE_S
+    training.logged("refused 127.0.0.8: it connected and asked for nothing in 10 s")
     assert all(_is_ended(s) for s in silent)
     training.until(lambda: len(training.sink.records) > before)
-
-
-def test_a_crowd_that_asks_for_nothing_keeps_no_board_waiting(training: Run) -> None:
-    """Silent ones, ones that stop in a hello, after the handshake, and in the head of a request."""
-    context, places = training.credentials("a").context, arrivals.LIMITS.max_pending_handshakes_per_address
-    with ExitStack() as stack:
-        silent = [stack.enter_context(_dial(training.address, f"127.0.0.{9 + k // 30}")) for k in range(120)]
-        for s in silent[::2]:
-            s.sendall(b"\x16\x03\x01\x02\x00\x01")
-        heads = []
-        for k in range(places + 40):  # all of one address
-            s = stack.enter_context(context.wrap_socket(_dial(training.address, "127.0.0.8")))
-            s.sendall(b"POST /v1/fl"[: k % 12])
-            heads.append(s)
-        assert "refuses this board" in training.refused(training.credentials("d"))
-        before = len(training.sink.records)
-        training.until(lambda: len(training.sink.records) > before)
-        late = [t for t in training.sink.texts("refused") if "127.0.0.8" in t and "nothing in 10 s" in t]
-        assert not late, "it had to wait until they had gone"
-        assert all(_is_ended(s) for s in heads[:30]), "the oldest made room"
-        heads[-1].settimeout(0.01)
-        with pytest.raises(TimeoutError):
-            heads[-1].recv(1)  # and newer ones are there
-        training.logged("refused 127.0.0.8: it connected and asked for nothing, and made room for newer ones")
-        assert _drips(heads[-1]) < PATIENCE_S
-        assert all(_is_ended(s) for s in silent + heads)
-    training.logged("refused 127.0.0.8: it connected and asked for nothing in 10 s")
 
 
 def test_questions_that_do_not_wait_for_answers_end_their_connection(run: Run) -> None:

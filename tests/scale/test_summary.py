@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
 from edgegossip import recipe as recipes
 from edgegossip.scale import cells, summary
 from edgegossip.scale.devices import SHORT_STEP, SHORT_STEP_S, parse_rate, rate_text
-from edgegossip.scale.netns import run_cell
-from edgegossip.scale.netns.scheduler import Exchange, Timings
 from edgegossip.telemetry.records import MetricsRecord
-from edgegossip.telemetry.run_folder import RunFolder
 from edgegossip.types import ConfigError
 
 BASE = recipes.load("table3", ["training.batch_size=512"])
@@ -77,11 +72,11 @@ def test_rates() -> None:
 
 
 def test_an_epoch_is_shared_out() -> None:
-    made = cells.make_cells(BASE, cells.parse_schemes("sgd,co3"), (2, 4, 7, 18), "netns", HOW, 18432, 0)
+    made = cells.make_cells(BASE, cells.parse_schemes("sgd,co3"), (2, 4, 7, 18), "model", HOW, 18432, 0)
     assert [c.epoch_rounds for c in made[:4]] == [18.0, 9.0, pytest.approx(36 / 7), 2.0]
     assert [c.recipe.run.rounds for c in made[:4]] == [20, 11, 7, 4]  # two more, which are not counted
     assert len({c.key for c in made}) == 8
-    other = cells.make_cells(BASE, cells.parse_schemes("sgd"), (2,), "netns", {**HOW, "rate_bps": 2e7}, 18432, 0)
+    other = cells.make_cells(BASE, cells.parse_schemes("sgd"), (2,), "model", {**HOW, "rate_bps": 2e7}, 18432, 0)
     assert other[0].key != made[0].key
 
 
@@ -101,7 +96,7 @@ def _records(cell: cells.Cell, compute_s: float, transmit_s: float) -> list[Metr
 
 
 def test_a_row_is_of_an_epoch_without_the_first_round_and_what_is_no_part() -> None:
-    (cell,) = cells.make_cells(BASE, cells.parse_schemes("sgd"), (4,), "netns", HOW, 18432, 3)
+    (cell,) = cells.make_cells(BASE, cells.parse_schemes("sgd"), (4,), "model", HOW, 18432, 3)
     row, curve = summary.row_of_records(cell, _records(cell, 2.0, 1.0), [f"board-{k}" for k in range(4)])
     assert row["cp_s"] == pytest.approx(18.0) and row["tx_s"] == pytest.approx(9.0)
     assert row["t_s"] == pytest.approx(9 * 3.3) and row["counted_rounds"] == 3
@@ -110,32 +105,8 @@ def test_a_row_is_of_an_epoch_without_the_first_round_and_what_is_no_part() -> N
         summary.row_of_records(cell, _records(cell, 2.0, 1.0), ["board-9"])
 
 
-@pytest.mark.parametrize("busy", [0.2, 1.0])
-def test_a_cell_of_namespaces_says_what_this_machine_did_for_it(tmp_path: Path, busy: float) -> None:
-    (cell,) = cells.make_cells(BASE, cells.parse_schemes("sgd"), (4,), "netns", HOW, 18432, 3)
-    folder, rounds = RunFolder.create(tmp_path, "x", recipes.to_toml(cell.recipe), {}), cell.recipe.run.rounds
-    for record in _records(cell, 2.0, 1.0):
-        folder.write(replace(record, values={**record.values, "eval/accuracy": 0.5}))
-    cpu_s = busy * 3.0 * (os.cpu_count() or 1)
-    timings = Timings([Exchange(3.0, 10**7, cpu_s, 3.0)] * rounds)
-    for round in range(rounds):
-        at = {"round": round, "ready": 0, "go": 10**8, "done": 11 * 10**8}
-        sent = {"board-0": (0, 5, 0)}
-        timings.marks += [{"node": f"board-{k}", "update": 9 + 2 * k, "sent": sent, **at} for k in range(4)]
-    found = run_cell._result(cell, folder, timings)
-    row = found["row"]
-    assert row["update_spread"] == summary.spread_of([9, 11, 13, 15] * 3) > 0 and row["accuracy"] == 0.5
-    assert row["exchange"] == pytest.approx(
-        {"seconds": 1.0, "carried_bytes": 10**7, "rate_share": 0.8, "cpu_share": busy, "dilation": 3.0}
-    )
-    assert row["machine_bound"] is (busy == 1.0) and row["counted_rounds"] == 3
-    assert found["marks"] == timings.marks[-4:] and found["exchanges"] == [asdict(e) for e in timings.exchanges[2:]]
-    assert found["links"] == {f"board-{k}": {"board-0": 15} for k in range(4)}
-    assert (folder.path / "summary.json").exists()
-
-
 def test_a_record_without_all_parts_is_none_and_an_untold_loss_is_not_zero() -> None:
-    (cell,) = cells.make_cells(BASE, cells.parse_schemes("sgd"), (4,), "netns", HOW, 18432, 3)
+    (cell,) = cells.make_cells(BASE, cells.parse_schemes("sgd"), (4,), "model", HOW, 18432, 3)
     boards = [f"board-{k}" for k in range(4)]
     records = _records(cell, 2.0, 1.0)
     broken = [replace(r, values={**r.values, "time/wait_s": None}) if r.step == 3 else r for r in records]
@@ -167,69 +138,18 @@ def test_what_holds_a_run_up_is_what_the_board_does_that_the_others_wait_for() -
     assert "link-bound (80 % of T) at 4 boards" in said
 
 
-def test_where_all_send_at_once_waiting_after_that_is_for_the_link() -> None:
-    """Each waits for 0.2 s a round; board-1 for all of that before the others were ready, board-2
-    for more."""
-    (cell,) = cells.make_cells(BASE, cells.parse_schemes("sgd"), (4,), "netns", HOW, 18432, 3)
-    barriers = {("board-0", s): 0.05 for s in range(9)} | {("board-1", s): 0.2 for s in range(9)}
-    barriers |= {
-        ("board-2", s): 0.3 for s in range(9)
-    }  # its record counts waiting as less than that; board-3: nothing is known
-    boards = [f"board-{k}" for k in range(4)]
-    row, _ = summary.row_of_records(cell, _records(cell, 2.0, 1.0), boards, barriers=barriers)
-    plain, _ = summary.row_of_records(cell, _records(cell, 2.0, 1.0), boards)
-    assert row["wait_s"] == pytest.approx(9 * (0.05 + 0.2 + 0.2 + 0.0) / 4)
-    assert row["tx_s"] == pytest.approx(9 * (1.15 + 1.0 + 1.0 + 1.2) / 4)
-    assert row["t_s"] == pytest.approx(plain["t_s"]) and plain["wait_s"] == pytest.approx(1.8)
-
-
-def test_the_link_is_busy_until_the_last_board_has_what_it_needs() -> None:
-    """Board-1 is through 0.15 s before the last one each time: of what it waits for before the next
-    round is sent so much is the link's. Board-2 is through early, and the last to be ready."""
-    (cell,) = cells.make_cells(BASE, cells.parse_schemes("sgd"), (4,), "netns", HOW, 18432, 3)
-    boards = [f"board-{k}" for k in range(4)]
-    barriers = {(name, s): 0.0 if name == "board-2" else 0.2 for s in range(9) for name in boards}
-    late = {("board-1", s): 0.15 for s in range(9)} | {("board-2", s): 0.15 for s in range(9)}
-    records = _records(cell, 2.0, 1.0)
-    before, _ = summary.row_of_records(cell, records, boards, barriers=barriers)
-    row, _ = summary.row_of_records(cell, records, boards, barriers=barriers, late=late)
-    assert row["tx_s"] - before["tx_s"] == pytest.approx(
-        9 * (0.15 + 0.15 / 3) / 4
-    )  # board-2: in the last round, after which nobody waits
-    assert row["wait_s"] == pytest.approx(before["wait_s"] - 9 * 0.15 / 4)
-    assert row["t_s"] == pytest.approx(before["t_s"] + 9 * 0.15 / 3 / 4)
-
-
 def test_a_verdicts_shares_are_of_one_board() -> None:
     """Of few rounds a board's own sum is not quite the mean of all."""
     parts = {"cp_s": 1.0, "en_s": 0.0, "tx_s": 9.0, "de_s": 0.0, "wait_s": 0.0}
     row = {"scheme": "sgd", "devices": 4, **parts, "t_s": 8.0, "slowest": {"node": "board-1", **parts}}
     assert "link-bound (90 % of T) at 4 boards" in summary.verdicts([row])[0]
-    doubtful = summary.verdicts([row | {"machine_bound": True}])[0]
-    assert "link-bound (90 % of T, as far as this machine could play it)" in doubtful
     assert summary.slowest({"a": parts, "b": parts | {"cp_s": 3.0}})["node"] == "b"
 
 
-def test_a_link_that_carries_more_than_its_rate_is_named() -> None:
-    row = {"scheme": "co3", "devices": 2, "on": "netns", "exchange": {"rate_share": 1.42}}
-    said = summary.notes([row, row | {"devices": 4, "exchange": {"rate_share": 0.99}}], "")
-    assert any(s.endswith("so Tx is too short: co3 on 2") for s in said)
-
-
 def test_steps_that_are_too_short_for_a_profile_are_named() -> None:
-    row = {"scheme": "co3", "devices": 2, "on": "netns", "step_s": SHORT_STEP_S / 10}
+    row = {"scheme": "co3", "devices": 2, "on": "model", "step_s": SHORT_STEP_S / 10}
     assert sum(SHORT_STEP in s for s in summary.notes([row, row], "")) == 1
     assert not any(SHORT_STEP in s for s in summary.notes([row | {"step_s": SHORT_STEP_S}, row | {"step_s": None}], ""))
-
-
-def test_what_makes_a_cell_doubtful_is_named() -> None:
-    sizes = {"payload": 90.0, "overhead": 10.0, "link": 107.0}
-    row = {"scheme": "co3", "devices": 2, "on": "netns", "t_s": 9.0, "counted_rounds": 4, "round_bytes": sizes}
-    plain = summary.notes([row | {"update_spread": 0.1}], "")
-    assert any("too: 7 % of what is sent" in s for s in plain) and not any("co3 on 2" in s for s in plain)
-    failed = {"scheme": "sgd", "devices": 4, "on": "netns", "t_s": None}
-    said = summary.notes([row | {"update_spread": 0.3}, row | {"devices": 7, "counted_rounds": 1}, failed], "")
-    assert [s.rpartition(": ")[2] for s in said if "co3" in s] == ["co3 on 7", "co3 on 2"]
 
 
 def test_a_cell_in_which_the_machine_was_busy_makes_no_scheme_better() -> None:
@@ -244,24 +164,10 @@ def test_a_cell_in_which_the_machine_was_busy_makes_no_scheme_better() -> None:
 
 
 EMULATED = {
-    "scheme": "co3", "devices": 2, "on": "netns", "cp_s": 90.0, "en_s": 1.0, "tx_s": 5.0, "de_s": 1.0, "wait_s": 3.0,
+    "scheme": "co3", "devices": 2, "on": "model", "cp_s": 90.0, "en_s": 1.0, "tx_s": 5.0, "de_s": 1.0, "wait_s": 3.0,
     "t_s": 100.0, "speedup": None, "efficiency": None, "bits_per_value": None,
     "round_bytes": {"payload": 90.0, "overhead": 10.0, "link": 107.0},
 }  # fmt: skip
-
-
-def test_what_a_profile_gives_is_told_apart_from_what_was_measured() -> None:
-    failed = EMULATED | {"devices": 4, "t_s": None}
-    head, row, no_row = summary.cells([EMULATED, failed])
-    of = dict(zip(head, row, strict=True))
-    assert {"Cp (given)", "En (given)"} < set(head) and len(no_row) == len(head)
-    assert (of["T"], of["given"], of["measured"]) == ("100.00", "91.00", "9.00")
-    said = " ".join(summary.notes([EMULATED], ""))
-    assert "given: Cp + En" in said and "measured: Tx + De + wait" in said
-    assert "compute-bound (90 % of T; 91 % of it given)" in summary.verdicts([EMULATED])[0]
-    head, row = summary.cells([EMULATED | {"on": "boards"}])
-    assert "Cp" in head and "given" not in head and len(row) == len(head)
-    assert "given" not in summary.verdicts([EMULATED | {"on": "boards"}])[0]
 
 
 def test_a_verdict_is_told_without_what_both_schemes_share() -> None:

@@ -173,7 +173,7 @@ def test_messages_reach_a_node_while_it_computes_only_under_an_asynchronous_algo
     fleet.play(x, recorder_of(recipe))
     assert any(not stepped for _, stepped in algorithm.log) == asynchronous
     np.testing.assert_allclose(fleet.models[0], x + 20, rtol=1e-5)
-    assert fleet.traffic.payload_bytes == 0 and np.isnan(fleet.traffic.bits_per_value)
+    assert fleet.sent.payload_bytes == 0 and np.isnan(fleet.sent.bits_per_value)
 
 
 class _Halving(_Numbers):

@@ -15,7 +15,7 @@ from edgegossip import training
 from edgegossip.studies.cases import StudyCase
 from edgegossip.studies.lanes import Lanes
 from edgegossip.studies.measure import ModelRecorder
-from edgegossip.studies.run_case import _Gossip
+from edgegossip.studies.run_case import gossip_of
 from edgegossip.training.workload import TorchWorkload
 from edgegossip.types import ConfigError, UsageError
 from tests.training.fakes import recipe
@@ -135,8 +135,8 @@ def test_frozen_parameters_have_the_same_bits_after_a_run_with_any_codec(codec: 
     boards: list[Any] = list(training.build_workloads(chosen))
     vector = boards[0]._shared.vector
     before = vector.base_hash()
-    run = _Gossip(StudyCase({}, chosen, ""), boards, lambda round: None, Lanes())
-    run.play(ModelRecorder(3, frozenset(), frozenset(), lambda x: None, lambda: 0))
+    run = gossip_of(StudyCase({}, chosen, ""), boards, lambda round: None, Lanes())
+    run.play(boards[0].initial(chosen.run.seed), ModelRecorder(3, frozenset(), frozenset(), lambda x: None, lambda: 0))
     assert all(model.size == vector.layout.size for model in run.models)
     for board, model in zip(boards, run.models, strict=True):
         board.evaluate(model, 2)

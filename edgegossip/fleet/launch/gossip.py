@@ -39,12 +39,12 @@ START_S = 120.0  # a slow board imports numpy and grpc in under 20 s
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """Gives each board a network namespace in place of this machine's own network, and names who
-    dilates their time."""
+    """Gives each board a network namespace in place of this machine's own network, and names what
+    it runs on."""
 
     hosts: Mapping[NodeId, str]  # the board's address there
     namespaces: Mapping[NodeId, str]
-    pace: Path | None  # socket of the time-dilation scheduler
+    runtime: str  # module:class,path of a `node.main.Runtime` for each
     fork_server: ForkServer | None = None  # where boards come from; it is not closed. None: one of this run's own
 
 
@@ -182,7 +182,7 @@ def spawn_board(
     if run.machines is not None:
         namespace = run.machines.namespaces[name]
         arguments += ["--insecure"] * (name not in run.identities)
-        arguments += ["--pace", str(run.machines.pace)] if run.machines.pace else []
+        arguments += ["--runtime", run.machines.runtime]
     return spawn(fork_server, name, arguments, run.folder.path / "logs" / f"{name}.log", messages, namespace)
 
 

@@ -23,8 +23,8 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 import httpx
-from flwr.app import Array, ArrayRecord, Message, RecordDict
-from flwr.app.message import make_message, remove_content_from_message
+from flwr.app import Array, Message
+from flwr.app.message import remove_content_from_message
 from flwr.common.constant import (
     FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE,
     HEARTBEAT_MIN_INTERVAL,
@@ -96,9 +96,6 @@ HOLD_HEADER = "x-edgegossip-hold"  # for how many seconds an answer may be waite
 MAX_HOLD_S = 10.0
 MAX_PARTS = 100_000  # of a bundle
 _CHUNKS_HEAD_BYTES = 64  # more than stands before the body of an ArrayChunk: its name, no children, a length
-# Message -> RecordDict -> ArrayRecord -> Array -> ArrayChunk, when a message holds one array and
-# nothing else
-_CHAIN = 5
 
 _Client = TypeVar("_Client", bound=ProtobufClient)
 
@@ -310,24 +307,6 @@ class Chunks:
         return self._whole
 
 
-def _is_chain(tree: ObjectTree) -> bool:
-    depth = 1
-    while len(tree.children) == 1:
-        tree, depth = tree.children[0], depth + 1
-    return depth == _CHAIN and not tree.children
-
-
-def _one_array(message: Message, chunk: bytes) -> Message:
-    """Return the message whose only content is an array of one chunk, from that chunk alone: four
-    requests fewer.
-
-    What the skipped objects would say (names, dtype, shape) nobody trusts anyway: the frame inside
-    says it, checked.
-    """
-    array = Array(dtype="float32", shape=(0,), stype="", data=bytes(_body(chunk)))
-    return make_message(metadata=message.metadata, content=RecordDict({"arrays": ArrayRecord({"edgegossip": array})}))
-
-
 def _arrays(incoming: Incoming, spool: Spool) -> tuple[dict[str, Any], dict[bytes, memoryview]]:
     """Return the arrays of a message, whose chunks leave its contents; and the data of those that
     are not in memory, by the bytes that stand in their place.
@@ -389,7 +368,6 @@ class Objects:
         """Return the whole message, or None while its sender has not pushed all of it; what is
         there is fetched only once, so that the first parts of a large message travel on while the
         last ones come in. Raises ValueError on a malformed one."""
-        chain = _is_chain(incoming.tree)
         contents = incoming.contents
         for tree in iterate_object_tree(incoming.tree):
             if tree.object_id in contents:
@@ -403,15 +381,11 @@ class Objects:
                 return None
             self.moved += 1
             contents[tree.object_id] = b"" if self._took(incoming, tree.object_id, answer) else answer.object_content
-            if chain and answer.object_content.startswith(b"ArrayChunk "):
-                break
         message_id = incoming.message.metadata.message_id
         if incoming.confirm:
             self._client.ConfirmMessageReceived(
                 ConfirmMessageReceivedRequest(node=self._node, run_id=run_id, message_object_id=message_id)
             )
-        if message_id not in contents:
-            return _one_array(incoming.message, next(iter(contents.values())))
         arrays, large = _arrays(incoming, self._spool)
         message = inflate_object_from_contents(message_id, dict(contents), objects=arrays)
         contents.clear()  # the message has its own copy
@@ -427,7 +401,7 @@ class Objects:
     def _took(self, incoming: Incoming, object_id: str, answer: PullObjectResponse) -> bool:
         """Return whether an object was taken for a chunk of a large message, into the file of its
         chunks."""
-        if not answer.object_content.startswith(b"ArrayChunk ") or _is_chain(incoming.tree):
+        if not answer.object_content.startswith(b"ArrayChunk "):
             return False
         if incoming.chunks is None:
             # Of the message's objects only the largest size is known.

@@ -14,7 +14,6 @@ from lab.bench.cases import Case, default_cases, description, parse_case, parse_
 from lab.bench.codecs import Settings, measure, numpy_elias
 from lab.bench.inputs import synthetic
 from lab.bench.timing import Times, cache_sweep, in_turn
-from tests.lab.bench.fake_qsgd import FakeFeedback, FakeQsgd
 
 QUICK = ("--repeat", "1", "--min-seconds", "0", "--no-compile")
 FIELDS = [
@@ -172,14 +171,13 @@ def test_dump_makes_an_input(tmp_path):
         invoke("--codec", "fp16", "--input", str(file), "--size", "500")
 
 
-def test_coders_of_a_quantised_codec_share_one_entropy(monkeypatch):
-    monkeypatch.setattr(codecs, "get", lambda name, **params: FakeQsgd(**params))
+def test_coders_of_a_quantised_codec_share_one_entropy():
     data = synthetic(20_000, seed=2)
-    rows = measure(Case("qsgd", {}, ("raw", "elias")), data, Settings(repeat=1))
+    rows = measure(Case("qsgd", {"bits": 4, "bucket": 512}, ("raw", "elias")), data, Settings(repeat=1))
     assert [row["stage"] for row in rows] == ["raw", "elias"]
     assert rows[0]["entropy_bits"] == rows[1]["entropy_bits"]
     assert 0.5 < rows[0]["entropy_bits"] < rows[0]["entropy_global_bits"] + 0.5 < rows[0]["bits_per_value"]
-    assert rows[0]["family"] == "qsgd" and rows[0]["bits"] == 4 and rows[0]["relative_error"] == 1.0
+    assert rows[0]["family"] == "qsgd" and rows[0]["bits"] == 4 and 0 < rows[0]["relative_error"] < 1
     assert rows[0]["encode_vs_numpy"] is None and rows[1]["encode_vs_numpy"] > 0 and rows[1]["decode_vs_numpy"] > 0
     assert "x numpy" in run_codecs.line(rows[1]) and "x numpy" not in run_codecs.line(rows[0])
     assert rows[0]["encode_mb_s"] / rows[0]["memcpy_mb_s"] == pytest.approx(rows[0]["encode_vs_memcpy"])  # of one round
@@ -194,10 +192,8 @@ def test_numpy_rival_only_where_it_does_the_same():
 
 
 def test_description_looks_inside_error_feedback():
-    assert description(FakeFeedback(FakeQsgd(), 0.9)) == (
-        "qsgd",
-        {"bits": 4, "bucket": 64, "stage": "raw", "feedback": 0.9},
-    )
+    name, params = description(codecs.error_feedback(codecs.get("topk", ratio=0.25), 0.9))
+    assert name == "topk" and (params["ratio"], params["feedback"]) == (0.25, 0.9)
 
 
 def test_cases():

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[3] / "scripts"
-
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[3] / "scripts"
 WORDS = ("--rounds", "20", "--kill-at", "5")
 
 
@@ -67,16 +66,3 @@ def test_lines_of_other_settings_are_neither_taken_nor_lost(
     assert script.ran == [] and out.with_suffix(".json").read_text() == kept
     call(script, monkeypatch, tmp_path / "other.md", *WORDS, *words)
     assert script.ran == ["dpsgd", "sgp"]
-
-
-def test_a_line_that_does_not_say_when_its_board_was_killed(
-    script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    out = tmp_path / "runs.md"
-    call(script, monkeypatch, out, *WORDS)
-    path = out.with_suffix(".json")
-    lines = json.loads(path.read_text())
-    del lines[0]["kill_at"]
-    path.write_text(json.dumps(lines))
-    with pytest.raises(SystemExit):
-        call(script, monkeypatch, out, *WORDS)

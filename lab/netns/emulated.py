@@ -1,6 +1,6 @@
 """Boards that this machine emulates: how much slower than a core of it they are.
 
-`python -m edgegossip.scale.emulated` is a process that computes what a board does: a recipe
+`python -m lab.netns.emulated` is a process that computes what a board does: a recipe
 (TOML) in, median CPU seconds of a local update and their spread out."""
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from edgegossip.scale.devices import DeviceProfile, load_device
 from edgegossip.scale.summary import spread_of
 from edgegossip.types import HostError
 
-BOARD = "raspberry-pi-4"  # emulated where nobody says which board
 _TIMEOUT_S = 300.0
 _HANDLED = ("fp32", "4-bit-elastiquant", "e-elastiquant", "co3")  # codecs from memory's speed to entropy coding
 _LAST = 4  # rounds by which the speed of boards is kept
@@ -115,7 +114,7 @@ def workload_of(recipe: Recipe) -> str:
 
 def emulation_key(how: Mapping[str, Any]) -> str:
     """Return a key of what decides how much slower boards are; empty where no profile says it."""
-    return f"{how['profiles']} {how['workload']}" if "profiles" in how and "workload" in how else ""
+    return f"{how['profiles']} {how['workload']}" if "workload" in how else ""
 
 
 def known(results: Mapping[str, Mapping[str, Any]]) -> dict[str, EmulatedDevice]:

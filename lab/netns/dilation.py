@@ -25,7 +25,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from edgegossip.mesh.base import Buffers, MeshLimits, SendReceipt, Transport, TransportEvent
+from edgegossip.mesh.base import Buffers, MeshLimits, Transport, TransportEvent
 from edgegossip.node.main import Runtime
 from edgegossip.telemetry.spans import NS_PER_S, RoundClock, Span
 from edgegossip.training.base import AroundWorkload, Workload
@@ -110,7 +110,6 @@ class DilatedRuntime(Runtime):
         self._holds = self._computed = False  # the turn, and with an update that is not sent yet
         self._handling = 1.0  # so many times CPU seconds count once the update is there
         self._marks: dict[str, int] = {}
-        self._sent: dict[str, list[int]] = {}  # to whom -> [frames, bytes, nanoseconds until the last was acknowledged]
 
     def connect(self) -> None:
         """Connect, and begin the first round. Raises RunError when nobody is there."""
@@ -153,8 +152,8 @@ class DilatedRuntime(Runtime):
         if self._marks:
             self._marks["done"] = done_ns
             self._marks["cpu"] += time.process_time_ns()  # of the exchange
-        self._send({"ask": "turn", "marks": self._marks, "sent": self._sent})
-        self._marks, self._sent = {}, {}
+        self._send({"ask": "turn", "marks": self._marks})
+        self._marks = {}
         answer = self._answer()
         self._holds = True
         self._handling = answer["handling"]
@@ -187,13 +186,6 @@ class DilatedRuntime(Runtime):
         waited_ns = self.time.put_on(self._marks["go"])
         self.clock.charge("wait", waited_ns / NS_PER_S)
         self.time.by_wall(answer["dilation"])
-
-    def acknowledged(self, receipt: SendReceipt) -> None:
-        """Take note of a frame that has arrived."""
-        sums = self._sent.setdefault(receipt.to, [0, 0, 0])
-        sums[0] += 1
-        sums[1] += receipt.message_bytes
-        sums[2] = self.time.now_ns() - self._marks.get("go", 0)
 
     def close(self) -> None:
         """Close the connection: the scheduler goes on without this board."""
@@ -259,7 +251,4 @@ class _DilatedTransport:
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
         self._device.meet()
-        event = self._transport.incoming(timeout_s)
-        if isinstance(event, SendReceipt):
-            self._device.acknowledged(event)
-        return event
+        return self._transport.incoming(timeout_s)

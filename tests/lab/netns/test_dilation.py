@@ -13,11 +13,11 @@ import pytest
 
 pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
 
-from edgegossip.scale.emulated import EmulatedDevice
-from edgegossip.scale.netns.dilation import DilatedClock, DilatedRuntime
-from edgegossip.scale.netns.run_cell import first_settled
-from edgegossip.scale.netns.scheduler import Exchange, TimeDilationScheduler, dilation_after
 from edgegossip.types import HostError, RunError
+from lab.netns.dilation import DilatedClock, DilatedRuntime
+from lab.netns.emulated import EmulatedDevice
+from lab.netns.run_cell import first_settled
+from lab.netns.scheduler import Exchange, TimeDilationScheduler, dilation_after
 
 
 class Ticks:

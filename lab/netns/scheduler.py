@@ -31,8 +31,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from edgegossip.scale.emulated import EmulatedDevice
 from edgegossip.types import NodeId
+from lab.netns.emulated import EmulatedDevice
 
 PATIENCE_S = 900.0  # nobody says a word for so long: something hangs, and the run is ended
 _TICK_S = 1.0
@@ -181,7 +181,7 @@ class TimeDilationScheduler:
                 board.state = "waiting"
                 self._turns.append(board)
                 if said["marks"].get("round", -1) >= 0:
-                    self.timings.marks.append({"node": board.name, **said["marks"], "sent": said["sent"]})
+                    self.timings.marks.append({"node": board.name, **said["marks"]})
                     if said["marks"]["round"] > 0:  # the first one warms up
                         self._updates_s.append(1e-9 * said["marks"]["update"])
             case "meet":

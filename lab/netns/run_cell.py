@@ -8,8 +8,9 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from typing_extensions import override
 
@@ -19,32 +20,41 @@ from edgegossip.fleet.launch.preflight import preflight
 from edgegossip.fleet.launch.run_folders import make_folder
 from edgegossip.frame import RUN_ID_BYTES
 from edgegossip.node.spec import default_members, make_algorithm
+from edgegossip.recipe import Recipe
+from edgegossip.report.style import Figures
 from edgegossip.scale import summary
+from edgegossip.scale.campaign import ScaleCampaign
 from edgegossip.scale.cells import WARM_UP, Backend, Cell
-from edgegossip.scale.emulated import EmulatedDevice, emulation_key, of_profile
-from edgegossip.scale.netns.network import AccessPoint, check_host
-from edgegossip.scale.netns.scheduler import BUSY, Exchange, TimeDilationScheduler, Timings
+from edgegossip.sweep.campaign import Say
+from edgegossip.sweep.results import Result
+from edgegossip.telemetry.records import MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.sinks import Tee
 from edgegossip.telemetry.summary import summarise
-from edgegossip.types import ConfigError, RunError
+from edgegossip.types import ConfigError, NodeId, Round, RunError
+from lab.netns.emulated import EmulatedDevice, emulation_key, known, of_profile
+from lab.netns.network import AccessPoint, check_host
+from lab.netns.scheduler import BUSY, Exchange, TimeDilationScheduler, Timings
 
 # While boards exchange the cores are as busy as the scheduler takes for in the way, and the link is
 # less full than this.
 _FULL = 0.85
 _UNLIKELY = 1.5  # times slower than a core of this machine
+_FEW = 3  # rounds
+_SPREAD = 0.15
+_FREE = 1.05  # of the link's rate
+
+Barriers: TypeAlias = Mapping[tuple[NodeId, Round], float]  # seconds of a board in a round
 
 
 def check(cell: Cell) -> None:
     """Raise ConfigError, DataError or HostError when the cell cannot run here."""
     if cell.scheme.server:
         raise ConfigError(
-            f"{cell.scheme.name}: only --on model plays schemes with a coordinator; on boards: `edgegossip coordinator`"
+            f"{cell.scheme.name}: `edgegossip scale` models schemes with a coordinator; on boards: `edgegossip coordinator`"
         )
     if make_algorithm(cell.recipe).listens:
-        raise ConfigError(
-            f"{cell.scheme.name} exchanges while it computes: boards of one machine cannot take turns; say --on boards"
-        )
+        raise ConfigError(f"{cell.scheme.name} exchanges while it computes: boards of one machine cannot take turns")
     preflight(cell.recipe, default_members(cell.devices))
 
 
@@ -74,7 +84,7 @@ def run_cell(
             machines = Machines(
                 {name: network.address(k) for name, k in places.items()},
                 {name: network.namespace(k) for name, k in places.items()},
-                scheduler.path,
+                f"lab.netns.dilation:DilatedRuntime,{scheduler.path}",
                 fork_server,
             )
             run = LocalRun(cell.recipe, members, run_id, folder, sink, machines=machines)
@@ -102,7 +112,8 @@ def _result(cell: Cell, folder: RunFolder, timings: Timings) -> dict[str, Any]:
     members = default_members(cell.devices)
     first = first_settled(timings.exchanges[: cell.recipe.run.rounds])
     try:
-        row, curve = summary.row_of_records(cell, data.metrics(), members, first, _barriers(timings), _late(timings))
+        parts_of = partial(parts_until_the_last, barriers=_barriers(timings), late=_late(timings))
+        row, curve = summary.row_of_records(cell, data.metrics(), members, first, parts_of)
     except ValueError as error:
         raise RunError(str(error)) from None
     row["update_spread"] = _spread(timings, first)
@@ -123,7 +134,6 @@ def _result(cell: Cell, folder: RunFolder, timings: Timings) -> dict[str, Any]:
         "row": row,
         "curve": curve,
         "marks": last,
-        "links": _links(timings, first),
         "exchanges": [asdict(e) for e in exchanges],
     }
 
@@ -133,13 +143,34 @@ def _spread(timings: Timings, first: int) -> float:
     return summary.spread_of([mark["update"] for mark in timings.marks if mark["round"] >= first])
 
 
-def _barriers(timings: Timings) -> summary.Barriers:
+def parts_until_the_last(
+    cell: Cell, records: Sequence[MetricsRecord], barriers: Barriers, late: Barriers
+) -> dict[str, float]:
+    """Return one board's parts, seconds of an epoch, where all begin to send at the same moment:
+    what comes after that is Tx, until the last board has what it needs, as then a board waits while
+    frames of the round are on the link, its own or others'.
+
+    A board that is through before others are waits for them in its next round: that is the link's
+    in the round before, of the last counted round too, and no part of the first one. `barriers`:
+    what a board waited before all began to send; `late`: seconds from a board's own end of a round
+    to the last board's."""
+    parts = summary.parts_of(cell, records)
+    at_barrier = [min(barriers.get((r.node, r.step), 0.0), r.number("time/wait_s") or 0.0) for r in records]
+    for_others = [min(s, late.get((r.node, r.step - 1), 0.0)) for s, r in zip(at_barrier, records, strict=True)]
+    first, last = (pick(range(len(records)), key=lambda k: records[k].step) for pick in (min, max))
+    outside_s = late.get((records[last].node, records[last].step), 0.0) - for_others[first]
+    each = cell.epoch_rounds / len(records)
+    wait_s = each * (sum(at_barrier) - sum(for_others))
+    return parts | {"tx_s": parts["tx_s"] + parts["wait_s"] - wait_s + each * outside_s, "wait_s": wait_s}
+
+
+def _barriers(timings: Timings) -> Barriers:
     return {
         (mark["node"], mark["round"]): 1e-9 * (mark["go"] - mark["ready"]) for mark in timings.marks if "go" in mark
     }
 
 
-def _late(timings: Timings) -> summary.Barriers:
+def _late(timings: Timings) -> Barriers:
     """What passed on the boards' clocks from a board's own end of a round to that of the last
     one."""
     return {
@@ -159,17 +190,6 @@ def first_settled(exchanges: Sequence[Exchange]) -> int:
         raise RunError("the boards did not exchange anything in a round that counts")
     last = exchanges[-1].dilation
     return next(k for k, e in enumerate(exchanges) if k >= WARM_UP and e.dilation == last)
-
-
-def _links(timings: Timings, first: int) -> dict[str, dict[str, int]]:
-    """Bytes from board to board over the counted rounds."""
-    sums: dict[str, dict[str, int]] = {}
-    for mark in timings.marks:
-        if mark["round"] >= first:
-            own = sums.setdefault(mark["node"], {})
-            for to, (_, size_bytes, _) in mark["sent"].items():
-                own[to] = own.get(to, 0) + size_bytes
-    return sums
 
 
 class NetnsBackend(Backend):
@@ -219,3 +239,62 @@ class NetnsBackend(Backend):
     def close(self, over: bool) -> None:
         for fork_server in self._fork_servers.values():
             fork_server.close()
+
+
+class NetnsCampaign(ScaleCampaign):
+    """Runs cells so, and says of the table what is true of such cells only."""
+
+    @classmethod
+    def at(
+        cls, folder: Path, cells: Sequence[Cell], figures: Figures, say: Say, warn: Say, base: Recipe
+    ) -> NetnsCampaign:
+        """Return one whose run folders lie in this folder, too."""
+
+        def backend(results: Mapping[str, Result]) -> Backend:
+            return NetnsBackend(folder / "runs", known(results), say)
+
+        return cls(folder, cells, figures, say, warn, base, backend)
+
+    @override
+    def boards(self, rows: Sequence[summary.Row]) -> str:
+        said = super().boards(rows)
+        slower = sorted({f"{row['slower']:.3g}" for row in rows if row.get("slower")}, key=float)
+        times = f", {' to '.join(slower[:1] + slower[1:][-1:])} times slower than a core here" if slower else ""
+        return said + times
+
+    @override
+    def notes(self, rows: Sequence[summary.Row]) -> list[str]:
+        return [*super().notes(rows), *doubts(rows)]
+
+
+def given_s(row: summary.Row) -> float:
+    """Return the seconds of T that are given in namespaces: computing and encoding.
+
+    A core does them in no such time; its CPU seconds are scaled until an update takes what the
+    device profile says. The others are of the wall, on the network that was played."""
+    return float(row["cp_s"] + row["en_s"])
+
+
+def doubts(rows: Sequence[summary.Row]) -> list[str]:
+    """Say what was measured in namespaces and what was not, and which cells are doubtful."""
+    said = [
+        "netns: real processes; Cp + En are a board's CPU seconds at the speed that its profile or --slower gives, "
+        "Tx + De + wait are of the wall on the shaped network"
+    ]
+    if free := _names(rows, lambda r: (r.get("exchange") or {}).get("rate_share", 0) > _FREE):
+        said.append(
+            "so little is sent at a time that the first packets, which a link of this rate lets through at once, are much of it, "
+            f"so Tx is too short: {free}"
+        )
+    if few := _names(rows, lambda r: 0 < r.get("counted_rounds", 9) < _FEW):
+        said.append(f"only the last one or two rounds count, in the others time was still dilated more and more: {few}")
+    if uneven := _names(rows, lambda r: r.get("update_spread", 0) > _SPREAD):
+        said.append(f"equal updates took this machine unequally long, so wait is too long: {uneven}")
+    if busy := _names(rows, lambda r: bool(r.get("machine_bound"))):
+        said.append(f"in the exchange the processors were busy and the link was not, so Tx is too long: {busy}")
+    return said
+
+
+def _names(rows: Sequence[summary.Row], which: Callable[[summary.Row], bool]) -> str:
+    """Of the cells that have a result."""
+    return ", ".join(f"{r['scheme']} on {r['devices']}" for r in rows if r.get("t_s", 0) is not None and which(r))

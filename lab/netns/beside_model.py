@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
-"""Two results of `edgegossip scale` side by side: real boards in namespaces, and the model.
+"""Two results side by side: real boards in namespaces, and the model.
 
-python -m lab.results.scale_beside_model NETNS_FOLDER MODEL_FOLDER
+python -m lab.netns.beside_model NETNS_FOLDER MODEL_FOLDER
 
 Prints a table: what an exchange took beside the bytes that went over the link by its rate, T of
 both, and T of both without Cp and En, which both take from the same device profile.
@@ -14,17 +13,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from edgegossip.scale.summary import given_s
+from lab.netns.run_cell import given_s
 
 Row = dict[str, Any]
 
 
 def rows_of(folder: Path) -> dict[tuple[str, int], Row]:
+    """Return the rows of a run by scheme and boards."""
     table = json.loads((folder / "table.json").read_text())
     return {(row["scheme"], row["devices"]): row for row in table["rows"] if row["t_s"] is not None}
 
 
 def line(row: Row, modelled: Row) -> list[str]:
+    """Return a cell beside the model's, as the table has it."""
     exchange = row["exchange"]
     link_s = exchange["rate_share"] * exchange["seconds"]
     return [
@@ -44,10 +45,21 @@ def line(row: Row, modelled: Row) -> list[str]:
 
 
 def main() -> None:
+    """Print the table."""
     if len(sys.argv) != 3:
         raise SystemExit(__doc__)
     netns, model = (rows_of(Path(folder)) for folder in sys.argv[1:])
-    head = ("scheme", "boards", "exchange", "bytes / rate", "ratio", "dilation", "T netns", "T model", "model / netns")
+    head: tuple[str, ...] = (
+        "scheme",
+        "boards",
+        "exchange",
+        "bytes / rate",
+        "ratio",
+        "dilation",
+        "T netns",
+        "T model",
+        "model / netns",
+    )
     head += ("netns without Cp, En", "model without", "model / netns without")
     print("| " + " | ".join(head) + " |")
     print("| --- | " + " | ".join(["---:"] * (len(head) - 1)) + " |")
