@@ -188,7 +188,7 @@ def test_what_is_read_of_a_table_is_said(command, tmp_path: Path, monkeypatch: p
     assert code == 0
     said = {line[:15].strip() or "more": line[15:] for line in out.splitlines()}
     assert (said["counts"], said["more"]) == ("001: 1", "002: 2")
-    assert (said["columns"], said["left_out"], said["blank_lines"]) == ("['temp']", "['id']", "1")
+    assert (said["columns"], said["left_out"]) == ("['temp']", "['id']")
     assert said["ranges"] == "temp: -3 to 20.5"
     document = json.loads(command("data", "describe", "own.toml", "--json")[1])
     assert (document["columns"], document["counts"]) == (["temp"], [1, 2])

@@ -73,7 +73,7 @@ _READERS = {
     "image-folder": "image_folder",
     "csv": "tables",
     "parquet": "tables",
-    "huggingface": "tables",
+    "huggingface": "huggingface",
     "npz": "npz",
 }
 
