@@ -157,7 +157,7 @@ OUTSIDE = {
     "recipe": {"tomli_w"},
     "telemetry": {"psutil"},
     "int8": {"torch", "onnx", "onnxruntime", "onnxscript"},
-    "training": {"torch", "tomli_w", "PIL", "pandas", "pyarrow", "datasets", "flwr_datasets"},
+    "training": {"torch", "tomli_w", "tokenizers", "PIL", "pandas", "pyarrow", "datasets", "flwr_datasets"},
     "accept": {"torch"},
     "lab.bench": {"torch", "grpc", "psutil", "click", "flwr"},
     "lab.sim": {"click"},

@@ -1,6 +1,5 @@
 """Texts as token ids: tokenisers, AG News, sentence lengths."""
 
-import json
 import zlib
 
 import numpy as np
@@ -42,13 +41,12 @@ def test_lists_have_one_length():
 
 @pytest.fixture(params=["vocab.txt", "tokenizer.json"])
 def vocabulary(request, tmp_path):
-    if request.param == "vocab.txt":
-        (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
-    else:
-        model = {"type": "WordPiece", "vocab": {t: k for k, t in enumerate(PIECES)}}
-        normalizer = {"type": "BertNormalizer", "lowercase": True, "strip_accents": None}
-        text = json.dumps({"model": model, "normalizer": normalizer})
-        (tmp_path / "tokenizer.json").write_text(text)
+    file = tmp_path / "vocab.txt"
+    file.write_text("\n".join(PIECES) + "\n")
+    if request.param != "vocab.txt":
+        made = pytest.importorskip("tokenizers").BertWordPieceTokenizer(str(file))
+        made.save(str(tmp_path / request.param))
+        file.unlink()
     return tmp_path
 
 
@@ -84,9 +82,7 @@ def test_transformers_tokenises_the_same(tmp_path):
         ("vocab.txt", "[UNK]\n[CLS]\n[SEP]\n", r"no \[PAD\]"),
         ("vocab.txt", "x\n" + "\n".join(SPECIAL), r"\[PAD\] must have id 0, not 1"),
         ("tokenizer.json", "{", "no tokeniser"),
-        ("tokenizer.json", '{"model": {"type": "BPE", "vocab": {}}}', "found BPE"),
-        ("tokenizer.json", '{"model": {"type": "WordPiece", "vocab": {"a": "b"}}}', "WordPiece"),
-        ("tokenizer.json", '{"model": {"type": "Unigram", "vocab": [["a", 0.5, 1]]}}', "tokeniser"),
+        ("tokenizer.json", '{"model": {"type": "WordPiece", "vocab": {"a": "b"}}}', "no tokeniser"),
     ],
 )
 def test_vocabularies_that_do_not_fit_are_refused(tmp_path, file, text, message):

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
-import unicodedata
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,7 +27,7 @@ from numpy.typing import NDArray
 from edgegossip.files import read_text
 from edgegossip.training.data.base import DataSet, Description, Examples, Inputs
 from edgegossip.training.data.folders import data_root
-from edgegossip.types import DataError
+from edgegossip.types import DataError, HostError
 
 PADDING = 0
 HASHED = 8192  # ids of `HashedWords`
@@ -38,7 +36,6 @@ _LENGTHS = ((5, 8), (9, 12), (13, 16), (17, 20), (21, 25), (26, 28))  # words of
 _TEST_EVERY = 10  # of as many sentences one is a test example
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+")
-_LONGEST_WORD = 100  # characters; longer ones are unknown to WordPiece
 _VOCABULARIES = ("tokenizer.json", "vocab.txt")
 
 
@@ -57,93 +54,48 @@ class HashedWords:
         return [4 + zlib.crc32(token.encode("utf-8", "replace")) % (HASHED - 4) for token in found]
 
 
-class WordPiece:
-    """Cuts words into the longest pieces of a vocabulary, from the beginning on, as BERT has it."""
+class WordPieces:
+    """Gives the ids of a vocabulary as BERT has it, by the package tokenizers."""
 
-    def __init__(self, source: Path, vocabulary: dict[str, int], lower: bool, strip: bool) -> None:
-        """`lower`, `strip`: make letters small, and take their accents. Raises DataError for a
-        vocabulary without BERT's special tokens, or whose [PAD] is not 0."""
-        for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]"):
-            if token not in vocabulary:
+    def __init__(self, source: Path) -> None:
+        """Read vocab.txt, or tokenizer.json. Raises HostError without tokenizers, and DataError for
+        a vocabulary without BERT's special tokens, or whose [PAD] is not 0."""
+        try:
+            from tokenizers import BertWordPieceTokenizer, Tokenizer
+        except ImportError:
+            raise HostError(f"{source} needs the package tokenizers: pip install transformers") from None
+        self._tokenizer: Any
+        try:
+            if source.suffix == ".json":
+                self._tokenizer = Tokenizer.from_file(str(source))
+            else:
+                tokens = [t for t in _text(source).splitlines() if not (t.startswith("[") and t.endswith("]"))]
+                lower = all(token == token.lower() for token in tokens)
+                self._tokenizer = BertWordPieceTokenizer(str(source), lowercase=lower)
+        except DataError:
+            raise
+        except Exception as error:  # its own is nothing more special
+            raise DataError(f"{source} is no tokeniser of transformers: {error}") from None
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        special = {token: self._tokenizer.token_to_id(token) for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]")}
+        for token, number in special.items():
+            if number is None:
                 raise DataError(f"{source}: the vocabulary has no {token}")
-        if vocabulary["[PAD]"] != PADDING:
-            raise DataError(f"{source}: [PAD] must have id 0, not {vocabulary['[PAD]']}")
-        self._ids, self._lower, self._strip = vocabulary, lower, strip
-        self._unknown = vocabulary["[UNK]"]
-        self.classify, self.separate = vocabulary["[CLS]"], vocabulary["[SEP]"]
+        if special["[PAD]"] != PADDING:
+            raise DataError(f"{source}: [PAD] must have id 0, not {special['[PAD]']}")
+        self.classify, self.separate = special["[CLS]"], special["[SEP]"]
 
     def ids(self, word: str) -> list[int]:
         """Tokenise what stands between spaces."""
-        if self._lower:
-            word = word.lower()
-        if self._strip:
-            parts = unicodedata.normalize("NFD", word)
-            word = "".join(c for c in parts if unicodedata.category(c) != "Mn")
-        return [piece for part in _parts(word) for piece in self._pieces(part)]
-
-    def _pieces(self, word: str) -> list[int]:
-        if len(word) > _LONGEST_WORD:
-            return [self._unknown]
-        found, first = [], 0
-        while first < len(word):
-            for last in range(len(word), first, -1):
-                piece = word[first:last] if not first else "##" + word[first:last]
-                if piece in self._ids:
-                    break
-            else:
-                return [self._unknown]
-            found.append(self._ids[piece])
-            first = last
-        return found
+        return list(self._tokenizer.encode(word, add_special_tokens=False).ids)
 
 
-def _parts(word: str) -> Iterator[str]:
-    """Letters and digits that stand together, and every punctuation mark or ideograph by itself;
-    control characters go."""
-    part = ""
-    for c in word:
-        kind = unicodedata.category(c)
-        if kind in ("Cc", "Cf") or c == "\ufffd":
-            continue
-        alone = kind[0] == "P" or (c.isascii() and not c.isalnum()) or 0x4E00 <= ord(c) <= 0x9FFF
-        if not alone:
-            part += c
-            continue
-        if part:
-            yield part
-        yield c
-        part = ""
-    if part:
-        yield part
-
-
-def tokeniser_of(folder: Path) -> HashedWords | WordPiece:
-    """Choose the vocabulary that lies in a folder, else `HashedWords`. Raises DataError for a file
-    that is no WordPiece vocabulary."""
-    path = folder / "tokenizer.json"
-    if path.is_file():
-        return _of_json(path)
-    path = folder / "vocab.txt"
-    if not path.is_file():
-        return HashedWords()
-    tokens = _text(path).splitlines()
-    lower = not any(t != t.lower() for t in tokens if not (t.startswith("[") and t.endswith("]")))
-    return WordPiece(path, {token: k for k, token in enumerate(tokens)}, lower, lower)
-
-
-def _of_json(path: Path) -> WordPiece:
-    try:
-        settings = json.loads(_text(path))
-        model, normalizer = settings["model"], settings.get("normalizer") or {}
-        kind, vocabulary = model.get("type", "WordPiece"), dict(model["vocab"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} is no tokeniser of transformers: {error!r}") from error
-    fits = all(isinstance(t, str) and type(k) is int and k >= 0 for t, k in vocabulary.items())
-    if kind != "WordPiece" or not fits:
-        raise DataError(f"{path}: expected a WordPiece vocabulary, found {kind}")
-    lower = bool(normalizer.get("lowercase", False))
-    strip = normalizer.get("strip_accents")
-    return WordPiece(path, vocabulary, lower, lower if strip is None else bool(strip))
+def tokeniser_of(folder: Path) -> HashedWords | WordPieces:
+    """Choose the vocabulary that lies in a folder, else `HashedWords`. Raises as `WordPieces`
+    does."""
+    found = next((folder / name for name in _VOCABULARIES if (folder / name).is_file()), None)
+    return HashedWords() if found is None else WordPieces(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +112,7 @@ class Tokens(Inputs):
         return self.stored[indices].astype(np.int64)
 
 
-def encode(texts: Sequence[str], tokeniser: HashedWords | WordPiece, length: int) -> Tokens:
+def encode(texts: Sequence[str], tokeniser: HashedWords | WordPieces, length: int) -> Tokens:
     """Tokenise texts into lists of `length` ids; what is longer is cut before its separator."""
     known: dict[str, list[int]] = {}
     ids = np.full((len(texts), length), PADDING, np.int32)
