@@ -191,49 +191,10 @@ def test_labels_that_leave_classes_without_examples_are_said(section, labels, ke
     assert len(found) == bool(said) and "".join(found).startswith(said)
 
 
-def held_against(tmp_path, train, test) -> list[str]:
-    """What is said of a table of two columns and a target, held against one that is tested on."""
-    for name, rows in (("train", train), ("test", test)):
-        lines = [",".join(f"{v:g}" for v in row) for row in rows]
-        (tmp_path / f"{name}.csv").write_text("\n".join(["a,b,y", *lines]))
-    return said_of(DataSection(name="csv", dir=str(tmp_path), partition="local", params={"target": "y"}))
-
-
-DRAWN = np.column_stack([RANDOM.uniform(15, 25, 200).round(3), RANDOM.uniform(0, 1, 200).round(3), CLASSES])
-OTHER = np.column_stack([RANDOM.uniform(15, 25, 80).round(3), RANDOM.uniform(0, 1, 80).round(3), CLASSES[:80]])
-FEW = np.column_stack([np.arange(200) % 5, np.arange(200) % 4, CLASSES])
-
-
-@pytest.mark.parametrize(
-    ("train", "test", "said"),
-    [
-        (DRAWN, DRAWN, "200 of 200 test examples are training examples too"),
-        (DRAWN, np.concatenate([DRAWN[60:0:-1], OTHER[:20]]), "60 of 80 test examples are training examples too"),
-        (DRAWN, np.concatenate([DRAWN[:20], OTHER[:60]]), ""),
-        (
-            DRAWN[:40],
-            np.concatenate([DRAWN[:30], OTHER, OTHER + np.array([0, 2, 0])]),
-            "",
-        ),  # of a few rows most, of many few
-        (FEW, FEW[::-1], ""),  # every row comes often
-        (DRAWN, np.concatenate([OTHER, [[20, 3, 2]]]), "of class 2 there are examples to test on and none to train on"),
-    ],
-)
-def test_what_is_tested_on_is_held_against_what_is_trained_on(tmp_path, train, test, said) -> None:
-    found = [doubt for doubt in held_against(tmp_path, train, test) if "hardly differ" not in doubt]
-    assert len(found) == bool(said) and re.match(said, "".join(found))
-
-
-def test_a_copy_in_files_is_said_to_be_tested_on(tmp_path) -> None:
-    for part in ("train", "test"):
-        np.save(tmp_path / f"{part}_inputs.npy", NORMAL)
-        np.save(tmp_path / f"{part}_targets.npy", CLASSES)
-    section = DataSection(name="npz", dir=str(tmp_path), partition="local")
-    assert said_of(section) == [
-        "200 of 200 test examples are training examples too, so their score says little; test on others"
-    ]
-    np.save(tmp_path / "test_inputs.npy", NORMAL[::-1])
-    assert said_of(section) == []
+def test_a_class_that_is_tested_on_alone_is_said(tmp_path) -> None:
+    (tmp_path / "test.csv").write_text("p,y\n" + "".join(f"{PRESSURE[k]},{k % 3}\n" for k in range(30)))
+    section = logged(tmp_path, p=PRESSURE, y=np.arange(300) % 2)
+    assert said_of(section) == ["of class 2 there are examples to test on and none to train on"]
 
 
 def test_seconds_since_1970_in_a_map_are_said(tmp_path) -> None:

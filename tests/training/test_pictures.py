@@ -18,7 +18,6 @@ from PIL import Image
 
 from edgegossip.recipe import DataSection
 from edgegossip.training.data import locate, open_data
-from edgegossip.training.data.doubts import doubts
 from edgegossip.types import ConfigError, DataError
 
 NFC = "fra\u00eeche"
@@ -561,16 +560,3 @@ def test_the_first_examples_in_the_order_of_classes_are_no_sample(tmp_path, key)
     with pytest.raises(DataError, match="the first 3 of 6 examples are all of one class"):
         opened(tmp_path, **{key: 3})
     assert len(getattr(opened(tmp_path, **{key: 4}), key.split("_")[0])) == 4
-
-
-def test_pictures_that_are_trained_and_tested_on_are_said(tmp_path) -> None:
-    def draw(folder: str, first: int) -> None:
-        for k in range(first, first + 20):
-            put(tmp_path / folder / f"{folder[0]}{k}.png", Image.new("RGB", (4, 3), (k % 200, k // 200, 0)))
-
-    for folder, first in (("train/cat", 0), ("train/dog", 100), ("test/cat", 200), ("test/dog", 100)):
-        draw(folder, first)
-    data = opened(tmp_path)
-    assert doubts(data.train, data.about, whole=True, test=data.test) == [
-        "20 of 40 test examples are training examples too, so their score says little; test on others"
-    ]

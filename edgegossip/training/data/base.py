@@ -134,11 +134,6 @@ class Examples:
         without reading (`schema.Sums`)."""
         return None
 
-    def known_marks(self) -> NDArray[np.int64] | None:
-        """Return a number for each input, which only equal ones share, where it is known without
-        reading."""
-        return None
-
     def account(self) -> dict[str, Any]:
         """Return what was read and what was not, by words, where there is something to say."""
         return dict(self.inputs.told)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.training.data.base import Batch, Description, Examples, ExampleStream, InMemory, Items, Part, Selected
-from edgegossip.training.data.schema import blurred, chunks
+from edgegossip.training.data.schema import blurred
 
 _LOOKED_AT, _MADE = 64, 8  # examples, spread over all; of those that are made one by one
 _VALUES = 1 << 21  # in them
@@ -47,7 +47,7 @@ def doubts(train: Part, about: Description, whole: bool = False, test: Examples 
     if about.target == "values" and batch.targets is not None:
         whole_of = train.targets if train.targets is not None and train.targets.size <= _VALUES else batch.targets
         found += _about_values(np.asarray(whole_of))
-    return found + ([] if test is None or not len(test) else _about_test(train, test, whole))
+    return found
 
 
 def sizes(train: Part, about: Description) -> dict[str, float]:
@@ -133,40 +133,6 @@ def _about_classes(train: Examples, test: Examples | None, about: Description) -
     if tested is not None and len(alone := np.setdiff1d(tested, held)):
         found.append(f"of class {_named(list(map(str, alone)))} there are examples to test on and none to train on")
     return found
-
-
-def _about_test(train: Examples, test: Examples, whole: bool) -> list[str]:
-    """Whether what is tested on was trained on."""
-    # A dealt share is small beside a test part, of which it may lie in all.
-    least = len(test) if whole else min(len(train), len(test))
-    if least < _ROWS or 2 * (count := _in_both(train, test, least)) < least:
-        return []
-    return [
-        f"{count} of {len(test)} test examples are training examples too, so their score says little; test on others"
-    ]
-
-
-def _in_both(train: Examples, test: Examples, of: int) -> int:
-    """How many test examples, `of` so many, are training examples, beyond what examples repeat each
-    other."""
-    ours, theirs, least = _marks(train), _marks(test), min(len(train), len(test))
-    if ours is None or theirs is None:  # they may be larger than memory, and are compared place by place
-        places = np.unique(np.linspace(0, least - 1, _MADE).astype(np.int64))
-        same = len(places) == _MADE and np.array_equal(train.take(places).inputs, test.take(places).inputs)
-        return least * same
-    ours = np.sort(ours)
-    count = int((ours[np.searchsorted(ours, theirs).clip(max=len(ours) - 1)] == theirs).sum())
-    repeated = float((ours[1:] == ours[:-1]).mean())
-    return count if 2 * repeated < count / of else 0
-
-
-def _marks(part: Examples) -> NDArray[np.int64] | None:
-    """A number for each input, the same of equal ones; None where inputs are not in memory."""
-    inputs = part.inputs.inputs if isinstance(part.inputs, Selected) else part.inputs
-    if not isinstance(inputs, InMemory) or isinstance(inputs.array, np.memmap):
-        return part.known_marks()
-    every = (hash(row.tobytes()) for batch in chunks(part) for row in batch.inputs)
-    return np.fromiter(every, np.int64, len(part))
 
 
 def _named(names: Sequence[str]) -> str:

@@ -168,15 +168,13 @@ class _Statistics:
     sums: NDArray[np.int64]  # [n, channels]
     squares: NDArray[np.int64]
     ends: NDArray[np.uint8]  # [n, 2]: the least and the largest value
-    marks: NDArray[np.int64]  # [n], the same of equal ones
     kinds: Sequence[str]
     sizes: Sequence[tuple[int, int]]
 
     @classmethod
     def of(cls, found: Sequence[tuple[Any, ...]]) -> _Statistics:
-        sums, squares, ends, marks, kinds, sizes = zip(*found, strict=True)
-        marked = np.array(marks, np.int64)
-        return cls(np.stack(sums), np.stack(squares), np.array(ends, np.uint8), marked, kinds, sizes)
+        sums, squares, ends, kinds, sizes = zip(*found, strict=True)
+        return cls(np.stack(sums), np.stack(squares), np.array(ends, np.uint8), kinds, sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +207,7 @@ class Pictures(Items):
     @override
     def only(self, indices: NDArray[np.int64]) -> Pictures:
         fewer, s = Items.only(self, indices), self.statistics
-        kept = replace(s, sums=s.sums[indices], squares=s.squares[indices], marks=s.marks[indices])
+        kept = replace(s, sums=s.sums[indices], squares=s.squares[indices])
         return Pictures(fewer.targets, fewer.inputs, self.form, kept)
 
     @override
@@ -217,10 +215,6 @@ class Pictures(Items):
         assert self.form.size is not None  # of all that were looked through
         pixels = len(self) * math.prod(self.form.size)
         return pixels, self.statistics.sums.sum(0).astype(np.float64), self.statistics.squares.sum(0).astype(np.float64)
-
-    @override
-    def known_marks(self) -> NDArray[np.int64]:
-        return self.statistics.marks
 
     @override
     def account(self) -> dict[str, Any]:
@@ -260,7 +254,7 @@ def _look_through(file: Callable[[int], File], count: int, form: PictureForm) ->
             return error
         values = pixels.reshape(len(pixels), -1).astype(np.int64)
         ends = (pixels.min(), pixels.max())
-        return pixels.shape[1:], (values.sum(1), np.square(values).sum(1), ends, hash(pixels.tobytes()), kind, stored)
+        return pixels.shape[1:], (values.sum(1), np.square(values).sum(1), ends, kind, stored)
 
     with ThreadPoolExecutor(workers) as pool:  # Pillow decodes without Python's lock
         for start in range(0, count, _AT_A_TIME):
