@@ -159,41 +159,6 @@ def test_a_round_in_which_every_step_overflowed_is_one_without_steps(start: Star
     assert not workload.local_update(workload.initial(1), 0, correction_of("corrected")).corrected
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("decay", [0.0, 0.1])
-@pytest.mark.parametrize("name", ["sgd", "adam", "adamw", "rmsprop"])
-def test_sparse_gradients_train_as_dense_ones_do(name: str, decay: float, momentum: float) -> None:
-    section = replace(TrainingSection(), optimizer=name, lr=0.05, momentum=momentum, weight_decay=decay)
-    found = []
-    for sparse in (False, True):
-        model = model_of(sparse=sparse)
-        made = optimizers.make(section, model)
-        for _ in range(STEPS):
-            made.zero_grad()
-            loss_of(model).backward()  # type: ignore[no-untyped-call]
-            made.step()
-        found.append(ModelVector(model).read())
-    assert np.allclose(*found, atol=1e-6)
-
-
-def sparse_adam(groups: list[dict[str, Any]], lr: float) -> torch.optim.Optimizer:
-    """Refuses dense gradients."""
-    return torch.optim.SparseAdam([{"params": group["params"]} for group in groups], lr=lr)
-
-
-def test_a_users_optimiser_gets_sparse_gradients_as_they_are_and_cut() -> None:
-    model = nn.EmbeddingBag(6, 1, sparse=True)
-    vector = ModelVector(model)
-    section = replace(TrainingSection(), optimizer=f"{__name__}:sparse_adam")
-    made, precision = optimizers.make(section, model), Precision(torch.device("cpu"))
-    (model(ROWS).sum() * 100.0).backward()
-    precision.step(made, CLIP)
-    assert model.weight.grad is not None and model.weight.grad.is_sparse
-    assert float(model.weight.grad.coalesce().values().norm()) == pytest.approx(CLIP, rel=1e-4)
-    with pytest.raises(UsageError, match="sparse_adam failed: RuntimeError: SparseAdam does not support dense"):
-        precision.step(made, 0.0, partial(vector.add_to_gradients, np.ones(6, np.float32)))
-
-
 # -- what is trained, and what was joined
 
 JOINED = """
