@@ -17,6 +17,7 @@ from edgegossip.recipe import DataSection
 from edgegossip.training.data import DataSet, open_data
 from edgegossip.training.loader import Normalize, in_order
 from edgegossip.types import ConfigError, DataError, EdgegossipError
+from tests.training.fakes import opened
 
 # A refusal names a column, a place or a key in its folder.
 PLACE = re.compile(r"data\.\w+|(inputs|targets)\[\d+\]|(target|example) \d+|(inputs|targets) are")
@@ -36,21 +37,6 @@ class Own(torch.utils.data.Dataset):
         return X[k].astype(">f4"), self.target(k)
 
 
-@pytest.fixture
-def custom(tmp_path, monkeypatch):
-    """Open what a user's function returns."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    name = re.sub(r"\W", "_", tmp_path.name)
-    (tmp_path / f"{name}.py").write_text("def data(folder):\n    return GIVEN\n")
-    module = __import__(name)
-
-    def opened(given, **keys) -> DataSet:
-        module.GIVEN = given
-        return open_data(DataSection(name=f"{name}:data", partition="local", **keys))
-
-    return opened
-
-
 @pytest.mark.parametrize(
     ("given", "keys"),
     [
@@ -65,18 +51,18 @@ def custom(tmp_path, monkeypatch):
         (Own(lambda k: float(k % 3)), {"labels": ["a", "b", "c"]}),
     ],
 )
-def test_arrays_and_data_sets_may_have_classes_in_any_form(custom, given, keys):
-    data = custom(given, **keys)
+def test_arrays_and_data_sets_may_have_classes_in_any_form(given, keys):
+    data = opened(given, **keys)
     taken = data.train.take(np.arange(24))
     assert (data.about.target, data.about.classes) == ("class", 3)
     assert taken.targets.tolist() == Y.tolist() and taken.targets.dtype == np.int64
     assert (taken.inputs == X).all() and taken.inputs.dtype.isnative
 
 
-def test_tables_of_pandas_are_arrays(custom):
+def test_tables_of_pandas_are_arrays():
     import pandas
 
-    data = custom((pandas.DataFrame(X), pandas.Series(Y)))
+    data = opened((pandas.DataFrame(X), pandas.Series(Y)))
     assert (data.train.inputs.take(np.arange(24)) == X).all()
     assert data.train.labels.tolist() == Y.tolist()
 
@@ -104,14 +90,14 @@ def test_tables_of_pandas_are_arrays(custom):
         (Own(lambda k: float(k % 3)), {}, DataError, "classes or values"),
     ],
 )
-def test_arrays_that_may_be_two_things_are_asked_about(custom, given, keys, error, message):
+def test_arrays_that_may_be_two_things_are_asked_about(given, keys, error, message):
     with pytest.raises(error, match=message):
-        custom(given, **keys)
+        opened(given, **keys)
 
 
-def test_values_have_no_classes(custom):
+def test_values_have_no_classes():
     with pytest.raises(ConfigError, match="leave data.classes and data.labels out"):
-        custom((X, Y), target="values", classes=3)
+        opened((X, Y), target="values", classes=3)
 
 
 def tensors(data: DataSet) -> tuple[np.ndarray, np.ndarray | None]:
@@ -120,24 +106,8 @@ def tensors(data: DataSet) -> tuple[np.ndarray, np.ndarray | None]:
     return Normalize.of(data.about)(batch.inputs).numpy(), batch.targets
 
 
-DTYPES = (
-    "<f4",
-    ">f4",
-    "<f8",
-    ">f8",
-    "<f2",
-    ">f2",
-    "longdouble",
-    "|i1",
-    "|u1",
-    "<i2",
-    ">i2",
-    ">u2",
-    "<i4",
-    ">i8",
-    ">u8",
-)
-DTYPES += ("|b1", "<c8", "<M8[s]", "<U3")
+DTYPES = ["<f4", ">f4", "<f8", ">f8", "<f2", "longdouble", "|i1", "|u1", "<i2", ">u2", "<i4", ">i8", ">u8", "|b1"]
+DTYPES += ["<c8", "<M8[s]", "<U3"]
 
 
 @st.composite

@@ -3,18 +3,16 @@
 import json
 import re
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
-from edgegossip import int8, training
+from edgegossip import int8
 from edgegossip.int8 import layers
 from edgegossip.modelfile import write_model
 from edgegossip.recipe import ModelSection
 from edgegossip.training import models
 from edgegossip.types import ConfigError, UsageError
-from tests.training.fakes import recipe
 
 SMALL = {"layers": 2, "dim": 32, "heads": 4, "hidden": 64, "vocabulary": 50, "length": 16}
 
@@ -212,34 +210,3 @@ def test_it_learns_in_int8_as_in_fp32():
         model.eval()
         losses[precision] = float(F.cross_entropy(model(ids), labels).detach())
     assert losses["fp32"] < 0.2 and losses["int8"] < 0.25, losses
-
-
-def texts_recipe(folder, **training):
-    rng = np.random.default_rng(0)
-    sentences = (" ".join(f"w{rng.integers(50)}" for _ in range(n)) + "." for n in rng.integers(5, 29, 1500))
-    (folder / "text.txt").write_text("\n\n".join(sentences))
-    small = {"layers": 1, "dim": 32, "heads": 2, "hidden": 64, "vocabulary": 8192, "length": 48}
-    return recipe(
-        data={"name": "sentence-length", "dir": str(folder)},
-        model={"name": "distilbert", "params": small | {"dropout": 0.0}},
-        training={
-            "optimizer": "adamw",
-            "lr": 3e-3,
-            "batch_size": 32,
-            "local_steps": 60,
-        }
-        | training,
-    )
-
-
-@pytest.mark.filterwarnings("ignore::edgegossip.int8.ConversionNotice")
-@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.slow), "int8"])
-def test_a_board_learns_sentence_lengths(tmp_path, precision):
-    chosen = texts_recipe(tmp_path, precision=precision)
-    board = training.build_workload(chosen, 0)
-    assert board.layout.hash == training.layout_of(chosen).hash
-    x = board.initial(1)
-    before = board.evaluate(x).accuracy
-    for round in range(2):
-        x = x + board.local_update(x, round).delta
-    assert board.evaluate(x).accuracy > max(0.5, before + 0.2)

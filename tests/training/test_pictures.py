@@ -91,10 +91,7 @@ SEEN = np.array([0, 255, 128, 7, 255, 255, 30, 90], np.uint8)  # of the palette'
 rgb_image = Image.fromarray
 KINDS = {
     "colour": Kind("png", saved(rgb_image), lambda rgb: rgb),
-    "bmp": Kind("BMP", saved(rgb_image), lambda rgb: rgb),
-    "ppm": Kind("ppm", saved(rgb_image), lambda rgb: rgb),
     "wrong suffix": Kind("jpg", saved(rgb_image, format="PNG"), lambda rgb: rgb),
-    "webp": Kind("webp", saved(rgb_image, lossless=True), lambda rgb: rgb),
     "sideways": Kind("png", sideways, lambda rgb: rgb),
     "grey": Kind("PNG", saved(lambda rgb: Image.fromarray(rgb[..., 0])), lambda rgb: colours(rgb[..., 0])),
     "one bit": Kind(
@@ -118,7 +115,6 @@ KINDS = {
         saved(lambda rgb: Image.fromarray(rgb[..., :2].copy(), "LA")),
         lambda rgb: on_white(colours(rgb[..., 0]), rgb[..., 1]),
     ),
-    "opaque": Kind("png", saved(lambda rgb: Image.fromarray(rgb).convert("RGBA")), lambda rgb: rgb),
     "cmyk": Kind(
         "tif",
         saved(lambda rgb: Image.fromarray(np.dstack([rgb, rgb[..., 0]]), "CMYK")),

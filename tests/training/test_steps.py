@@ -233,14 +233,10 @@ REMADE = "; optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
     "inside",
     [
         f"model[2] = nn.Linear(4, 1){REMADE}",
-        f"{ASSIGNS}{REMADE}",
         "model[2] = nn.Linear(4, 1); optimizer.add_param_group({'params': list(model[2].parameters())})",
         "model[2] = nn.Linear(4, 1); head = torch.optim.SGD(model[2].parameters(), 0.1); head.step()",
         "if round == 0: model[2] = nn.Linear(4, 1); torch.optim.SGD(model[2].parameters(), 0.1).step()",
         "optimizer = torch.optim.SGD(model[2 * (round % 2)].parameters(), lr=0.1)",  # in turns
-        "model[0].requires_grad_(round > 1)",  # unfrozen in stages, and free at the join
-        "model.double(); model.float()",
-        "model.to('meta'.replace('meta', 'cpu'))",
         "model.train(); kept = copy.deepcopy(model.state_dict()); model.load_state_dict(best); model.load_state_dict(kept)",
         "best = copy.deepcopy(model.state_dict()); model.load_state_dict(best)",
         "with torch.no_grad(): model[2].bias.zero_()",
@@ -293,7 +289,6 @@ FREEZES = "model.add_module('base', nn.Linear(30, 30).requires_grad_(False))"
     [
         (FREEZES, "model.base.weight.data.mul_(0.99)", True),
         (FREEZES, "with torch.no_grad(): model.base.bias[0] += 1.0", True),
-        (FREEZES, "model.base.load_state_dict(nn.Linear(30, 30).state_dict())", True),
         (FREEZES + "; model.base.to(torch.bfloat16)", "model.base.weight.data.mul_(0.7)", True),
         (
             FREEZES,
@@ -301,8 +296,6 @@ FREEZES = "model.add_module('base', nn.Linear(30, 30).requires_grad_(False))"
             False,
         ),
         (FREEZES, "model.base.to(torch.bfloat16)", False),
-        (FREEZES + "; model.base.none = nn.Parameter(torch.empty(0, 3), requires_grad=False)", "pass", False),
-        (FREEZES, "model.base.bias.data = model.base.bias.detach().clone()", False),
         ("model.add_module('base', nn.BatchNorm1d(3).requires_grad_(False))", "model.base(x)", False),
     ],
 )
@@ -338,11 +331,8 @@ def test_an_average_of_what_is_trained_is_told_though_it_changes(start: Start) -
         ("pass", "model = torch.compile(model, backend='eager')"),
         ("model = torch.compile(model, backend='eager')", "pass"),
         ("pass", "model = nn.DataParallel(model)"),
-        ("model = nn.DataParallel(model)", "pass"),
-        ("pass", "model = nn.ModuleDict({'net': model})['net']"),
         ("pass", "model[0].weight = nn.Parameter(model[0].weight.detach().clone())"),
         ("pass", "model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)"),
-        ("pass", "model = model.to('cpu', torch.float32)"),
         ("model = model.to(torch.bfloat16); x, y = x.bfloat16(), y.bfloat16()", "pass"),
         ("model[0].requires_grad_(False)", "pass"),
     ],
@@ -443,12 +433,6 @@ def test_rounds_that_train_nothing_are_counted(start: Start) -> None:
     assert "in round 0 nothing of the model changed" in first and fields == {}
     counts = {"rounds": 3, "unchanged": 2, "elsewhere": 0, "undone": 0}
     assert last == ("board-1: nothing of the model changed in 2 of 3 rounds", counts)
-
-
-def test_a_copy_that_takes_the_models_place_later_is_counted(start: Start) -> None:
-    swap = "if round == 1: optimizer = torch.optim.SGD(copy.deepcopy(model).parameters(), lr=0.1)\n        "
-    text = joined().replace("for _ in range(2)", swap + "for _ in range(2)")
-    assert remarks(start, text)[-1][1]["elsewhere"] == 2
 
 
 def test_the_optimiser_that_is_corrected_is_the_joined_models(start: Start) -> None:
