@@ -173,7 +173,7 @@ def test_a_dry_run_refuses_boards_that_would_refuse_each_other(command, tmp_path
         "shape = [2]\nclasses = 2\n"
     )
     code, _, err = command("run", str(tmp_path / "own.toml"), "--boards", "2", "--dry-run")
-    assert code == 3 and "the columns of board-1 are" in err
+    assert code == 3 and "board-0 and board-1 cannot train together: the columns" in err
 
 
 def test_what_is_read_of_a_table_is_said(command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
