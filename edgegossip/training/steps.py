@@ -261,16 +261,9 @@ def _stride(size: int) -> int:
 
 
 def _samples(tensors: Mapping[K, Tensor]) -> dict[K, Tensor]:
-    """Some values of each, on the CPU, in its own type: copied from a device all at once."""
-    kinds: dict[tuple[torch.device, torch.dtype], dict[K, Tensor]] = {}
-    for name, tensor in tensors.items():
-        flat = tensor.detach().reshape(-1)
-        kinds.setdefault((flat.device, flat.dtype), {})[name] = flat[:: _stride(flat.numel())]
-    found: dict[K, Tensor] = {}
-    for some in kinds.values():
-        copies = torch.split(torch.cat(list(some.values())).cpu(), [len(values) for values in some.values()])
-        found |= zip(some, copies, strict=True)
-    return {name: found[name] for name in tensors}
+    """Some values of each, on the CPU, in its own type and memory."""
+    flat = {name: tensor.detach().reshape(-1) for name, tensor in tensors.items()}
+    return {name: values[:: _stride(values.numel())].clone().cpu() for name, values in flat.items()}
 
 
 def _alike(was: Tensor, now: Tensor) -> bool:

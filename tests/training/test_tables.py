@@ -111,6 +111,7 @@ def test_columns_of_0_and_1_may_be_labels(tmp_path, target):
         (["NA", "ok"], {"labels": ["NA", "ok"]}, [0, 1], ("NA", "ok")),
         (["5 mg", "7 g", "12 mg"], {"target": "class"}, [1, 2, 0], ("12 mg", "5 mg", "7 g")),
         (["+1", "0"], {}, [1, 0], ()),
+        (["b", "a"], {"classes": 2}, [1, 0], ("a", "b")),
     ],
 )  # fmt: skip
 def test_labels_that_look_like_numbers_are_what_is_written(tmp_path, targets, keys, classes, names):
@@ -256,6 +257,8 @@ def test_a_test_table_alone_is_not_trained_on(tmp_path):
     saved(frame(), tmp_path, "csv", "Validation")
     with pytest.raises(DataError, match=r"Validation\.csv is the only table"):
         opened(tmp_path)
+    (tmp_path / "Validation.csv").rename(tmp_path / "mine.csv")
+    assert opened(tmp_path).about.columns == ("a", "b")
 
 
 def test_a_class_of_the_test_table_alone_must_be_declared(tmp_path):
@@ -339,6 +342,8 @@ def test_lists_are_tokens_unless_they_have_few_bits(tmp_path, kind, bits, dtype)
     assert (data.about.dtype, data.about.classes) == (dtype, 2)
     assert data.about.names == (("worn", "ok") if kind == "huggingface" else ())
     np.testing.assert_array_equal(inputs_of(data.train), windows)
+    turned = opened(tmp_path, kind, {"target": "w", "columns": "y"}, target="values")
+    assert (turned.about.target, turned.about.target_shape) == ("values", (3,))
 
 
 # -- huggingface ----------------------------------------------------------------------------------
@@ -363,6 +368,12 @@ def test_classes_of_huggingface_go_by_their_names(tmp_path):
     stored(tmp_path / "three", train=train, test=part(["dog"], ["dog"]))
     with pytest.raises(DataError, match="row 1: column y holds 'dog', which is not one of"):
         opened(tmp_path / "three", "huggingface")
+    stored(tmp_path / "four", train=train, test=train.map(lambda row: {"y": -1}))
+    with pytest.raises(DataError, match="row 1: column y holds -1, which is none of its 3 classes"):
+        opened(tmp_path / "four", "huggingface")
+    stored(tmp_path / "five", validation=train)
+    with pytest.raises(DataError, match='expected a part named "train" .and "test"., found validation'):
+        opened(tmp_path / "five", "huggingface")
     (tmp_path / "none").mkdir()
     with pytest.raises(DataError, match=r"is not what Dataset\.save_to_disk wrote"):
         opened(tmp_path / "none", "huggingface")

@@ -84,8 +84,7 @@ def load(section: DataSection, folder: str, board: Board) -> Parts:
         else:
             made.append(_rows(source, part, names[0], target, given))
     check_together(made, list(named))
-    first = replace(made[0], inputs=replace(made[0].inputs, told={"columns": names, **told}))
-    return first, made[1] if len(made) > 1 else None, labels
+    return replace(made[0], told={"columns": names, **told}), made[1] if len(made) > 1 else None, labels
 
 
 def _is_plain(feature: Any) -> bool:
@@ -115,7 +114,7 @@ def _rows(source: str, dataset: Any, name: str, target: _Read | None, known: NDA
     value = _reader(source, dataset, name)
 
     def item(k: int) -> Batch:
-        return Batch(value(k), target(k) if target is not None else None if known is None else known[k])
+        return Batch(np.atleast_1d(value(k)), target(k) if target is not None else None if known is None else known[k])
 
     return Items(known, ItemInputs(item, len(dataset)))
 

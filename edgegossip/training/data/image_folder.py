@@ -66,8 +66,7 @@ def load(section: DataSection, folder: str, board: Board) -> Parts:
     check_together(made, [str(part.folder) for part in parts])
     folders = Counter(_shown(str(p.parent.relative_to(root))) for part in parts for p in part.paths)
     told = {"folders": dict(folders), "skipped": dict(skipped)}
-    train = replace(made[0], inputs=replace(made[0].inputs, told=told))
-    return train, made[1] if len(made) > 1 else None, tuple(numbers)
+    return replace(made[0], told=told), made[1] if len(made) > 1 else None, tuple(numbers)
 
 
 @dataclass(slots=True)

@@ -206,9 +206,10 @@ class Pictures(Items):
 
     @override
     def only(self, indices: NDArray[np.int64]) -> Pictures:
-        fewer, s = Items.only(self, indices), self.statistics
+        s = self.statistics
         kept = replace(s, sums=s.sums[indices], squares=s.squares[indices])
-        return Pictures(fewer.targets, fewer.inputs, self.form, kept)
+        fewer = Items.only(self, indices)
+        return replace(self, targets=fewer.targets, inputs=fewer.inputs, statistics=kept)
 
     @override
     def known_sums(self) -> tuple[int, NDArray[np.float64], NDArray[np.float64]]:
@@ -222,7 +223,7 @@ class Pictures(Items):
         shown = [f"{width}x{height}" for width, height in sizes]
         least, most = (int(v) for v in (self.statistics.ends[:, 0].min(), self.statistics.ends[:, 1].max()))
         return {
-            **self.inputs.told,
+            **self.told,
             "pictures": dict(Counter(self.statistics.kinds).most_common()),
             "sizes": shown[0] if len(shown) == 1 else f"{shown[0]} to {shown[-1]}, {len(shown)} different",
             "range": [least, most],

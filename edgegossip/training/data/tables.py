@@ -182,7 +182,9 @@ def parts(tables: Sequence[ReadTable], section: DataSection, told: Mapping[str, 
     for table in tables[1:]:  # which may have more columns, in another order
         chosen(table.source, list(table.frame), replace(section, params={**section.params, "columns": names}))
     found, classes = targets(tables, wanted, section)
-    made = [Examples(target, InMemory(table.inputs(names), told)) for table, target in zip(tables, found, strict=True)]
+    made = [
+        Examples(target, InMemory(table.inputs(names)), told=told) for table, target in zip(tables, found, strict=True)
+    ]
     return made[0], made[1] if len(made) > 1 else None, classes
 
 
