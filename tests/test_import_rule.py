@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 HOUSES = ("edgegossip", "lab")  # what ships, and what proves it
 STDLIB = set(sys.stdlib_module_names) | {"__future__"}
 BASE = {"numpy", "typing_extensions", "edgegossip"}
-HEAVY = ("torch", "grpc", "flwr", "matplotlib", "rich", "cryptography", "PIL", "pyarrow", "datasets")
+HEAVY = ("torch", "grpc", "flwr", "matplotlib", "rich", "cryptography", "PIL", "pandas", "pyarrow", "datasets")
 
 # Calls that a pure part may not make.
 FILE_CALLS = ("open", "print", "input", "np.load", "np.save", "np.savez", "np.memmap", "np.fromfile", "np.loadtxt")
@@ -157,7 +157,7 @@ OUTSIDE = {
     "recipe": {"tomli_w"},
     "telemetry": {"psutil"},
     "int8": {"torch", "onnx", "onnxruntime", "onnxscript"},
-    "training": {"torch", "tomli_w", "PIL", "pyarrow", "datasets", "flwr_datasets"},
+    "training": {"torch", "tomli_w", "tokenizers", "PIL", "pandas", "pyarrow", "datasets", "flwr_datasets"},
     "accept": {"torch"},
     "lab.bench": {"torch", "grpc", "psutil", "click", "flwr"},
     "lab.sim": {"click"},

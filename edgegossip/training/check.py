@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from edgegossip import gossip
-from edgegossip.agreement import unlike
+from edgegossip.agreement import Agreement, difference, unlike
 from edgegossip.recipe import Recipe, TrainingSection
 from edgegossip.training import models
 from edgegossip.training.base import require_plain_steps
@@ -95,18 +95,14 @@ def data_doubts(recipe: Recipe, boards: Sequence[Board] = ()) -> list[str]:
 
     found: dict[str, list[str]] = {}
     held: dict[str, Mapping[str, float]] = {}
-    first: dict[str, tuple[str, object]] = {}  # what all must have alike -> who has it, and what
+    first: tuple[str, Agreement] | None = None
     for board in () if recipe.run.script else boards or (None,):
         data = open_data(recipe.data, board)
         name = board.name if board else "the run"
-        for key in ("shape", "dtype", "target", "names", "columns"):
-            mine = getattr(data.about, key)
-            other, theirs = first.setdefault(key, (name, mine)) if mine else (name, mine)
-            if theirs != mine:
-                raise DataError(
-                    f"the {key} of {name} are {mine}, and those of {other} {theirs}: boards train together on one kind of "
-                    "data (data.labels gives classes one order, data.params.columns columns)"
-                )
+        mine = Agreement(data.about.facts())
+        first = first or (name, mine)
+        if problem := difference(first[1], mine):
+            raise DataError(f"{first[0]} and {name} cannot train together: {problem}")
         held[name] = sizes(data.train, data.about)
         for doubt in doubts(data.train, data.about, whole=True, test=data.test):
             found.setdefault(doubt, []).append(name)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from edgegossip.recipe import TrainingSection
 from edgegossip.training.optimizer import Optimizer
+from edgegossip.training.vector import dense_gradient
 from edgegossip.types import ConfigError, HostError, UsageError
 
 _CURE = 'set training.device = "auto" to use what is there, or see docs/training.md on GPUs'
@@ -194,17 +195,6 @@ class RecordedGradient:
         return self._loss.clone()
 
 
-def _clip(params: list[Tensor], most: float) -> None:
-    """Cut gradients down to this length of all; torch's own knows no length of sparse ones, which
-    is that of their values."""
-    values = []
-    for p in params:
-        assert p.grad is not None
-        p.grad = p.grad.coalesce() if p.grad.is_sparse else p.grad
-        values.append(p.grad.values() if p.grad.is_sparse else p.grad)
-    torch.nn.utils.clip_grads_with_norm_(params, most, torch.nn.utils.get_total_norm(values))
-
-
 @dataclass(slots=True)
 class Precision:
     """Computes forward and backward in float32, or mixed with a half type (`torch.autocast`).
@@ -242,8 +232,11 @@ class Precision:
         step was left out, as its gradients overflowed."""
         if (clip or add is not None) and self.scaler is not None:
             self.scaler.unscale_(cast("torch.optim.Optimizer", optimizer))
+        params = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        for p in params:  # sparse ones have no length, and most optimisers refuse them
+            dense_gradient(p)
         if clip:
-            _clip([p for group in optimizer.param_groups for p in group["params"] if p.grad is not None], clip)
+            torch.nn.utils.clip_grad_norm_(params, clip)
         if add is not None:
             add()
         if self.scaler is None:

@@ -17,7 +17,7 @@ from typing_extensions import override
 from edgegossip.recipe import TrainingSection
 from edgegossip.training.names import call_custom, import_function, is_custom_function
 from edgegossip.training.serialization import find_unserializable, pack, unpack
-from edgegossip.training.vector import dense_gradient, plain_array
+from edgegossip.training.vector import plain_array
 from edgegossip.types import ConfigError, UsageError
 
 _KINDS = {
@@ -78,8 +78,7 @@ class Sgd(Optimizer):
             params = [p for p in group["params"] if p.grad is not None]
             if not params:
                 continue
-            adds = self.momentum or group["weight_decay"]  # something dense
-            grads = [dense_gradient(p) if adds else p.grad for p in params]
+            grads = [p.grad for p in params]
             if group["weight_decay"]:
                 torch._foreach_add_(grads, params, alpha=group["weight_decay"])
             if self.momentum:
@@ -139,16 +138,7 @@ def make(section: TrainingSection, module: nn.Module) -> Optimizer:
         made = _KINDS[section.optimizer](groups, lr=section.lr, **params)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"training.optimizer_params of {section.optimizer}: {error}") from None
-    made.register_step_pre_hook(_without_sparse)
     return cast("Optimizer", made)
-
-
-def _without_sparse(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Make sparse gradients dense: of torch's optimisers, most refuse them."""
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            if p.grad is not None:
-                dense_gradient(p)
 
 
 def _groups(section: TrainingSection, module: nn.Module) -> list[dict[str, Any]]:
@@ -179,23 +169,22 @@ def set_rate(optimizer: Optimizer, lr: float, first: float) -> None:
 
 
 def snapshot(optimizer: Optimizer, *, own: bool) -> dict[str, NDArray[Any]]:
-    """Return the optimiser's state as arrays of their own: one a tensor where there is nothing but
-    tensors, as in torch's own optimisers, else what `pack` makes of it. `own`: it is a user's,
-    which may keep state in its parameter groups, too. Raises UsageError for what could not be
-    restored."""
+    """Return the optimiser's state as arrays of their own: one a tensor, as torch's optimisers have
+    nothing else. `own`: it is a user's, of which `pack` makes one array with its parameter groups.
+    Raises UsageError for what could not be restored."""
     document = optimizer.state_dict()
     state = document["state"]
     values = {
         f"{STATE}{index}/{key}": value for index, of in state.items() for key, value in of.items() if value is not None
     }
-    if not own and all(isinstance(value, Tensor) for value in values.values()):
+    if not own:
         return {name: plain_array(value).copy() for name, value in values.items()}
     if found := find_unserializable({name: value for name, value in values.items() if not isinstance(value, Tensor)}):
         raise UsageError(f"the state of training.optimizer, a {type(optimizer).__name__}, cannot be kept: it{found}")
     # What cannot be read back of a group is as the user's function makes it: a function, most
     # often.
     groups = [{key: v for key, v in group.items() if not find_unserializable(v)} for group in document["param_groups"]]
-    return {OPAQUE: pack({"state": state, GROUPS: groups} if own else state)}
+    return {OPAQUE: pack({"state": state, GROUPS: groups})}
 
 
 def restore(optimizer: Optimizer, kept: Mapping[str, Any], *, own: bool) -> None:
@@ -207,10 +196,9 @@ def restore(optimizer: Optimizer, kept: Mapping[str, Any], *, own: bool) -> None
     try:
         if OPAQUE in kept:
             document = unpack(kept[OPAQUE])
-            if GROUPS in document:
-                both = zip(groups, document[GROUPS], strict=True)
-                groups = [{**group, **was, "params": group["params"]} for group, was in both]
-            state = document["state"] if GROUPS in document else document
+            both = zip(groups, document[GROUPS], strict=True)
+            groups = [{**group, **was, "params": group["params"]} for group, was in both]
+            state = document["state"]
         for name in (name for name in kept if name.startswith(STATE)):
             number, _, key = name.removeprefix(STATE).partition("/")
             state.setdefault(int(number), {})[key] = torch.from_numpy(np.array(kept[name]))

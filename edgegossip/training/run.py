@@ -536,7 +536,7 @@ class Run:
             corrected = self._corrected and (stepped > 0 or not change.any())
             remarks = [self._steps.end_round(self.round, change, last)]
             if not self.alone:
-                remarks += [self._steps.changed_frozen(self.round), self._steps.came_later(self.round)]
+                remarks.append(self._steps.changed_frozen(self.round))
             for remark in filter(None, remarks):
                 self._remarks.put(remark)
         self._before, self._trained = None, True

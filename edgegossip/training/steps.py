@@ -61,8 +61,6 @@ class Steps:
         self._overflows, self._told = 0, False  # rounds in a row whose gradients are not finite
         # Of the parameters that travel: what optimisers stepped on, or would; and some values,
         # float32, at the start, at the end of the last round, and as this round was given them.
-        self._travel = {tensor.name for tensor in vector.layout.tensors}
-        self._held: dict[str, Tensor] = {}
         trained = [tensor.size for tensor in vector.layout.tensors if tensor.trainable]
         ends, steps = np.cumsum(trained), [_stride(size) for size in trained]
         places = [np.arange(end - size, end, step) for size, end, step in zip(trained, ends, steps, strict=True)]
@@ -70,11 +68,7 @@ class Steps:
         self._starts = np.cumsum([0, *map(len, places[:-1])])
         self._first = self._last = self._given = np.zeros(0, np.float32)
         self._frozen: dict[str, Tensor] = {}  # some of the others at the start, until it is told that they changed
-        self._stale: dict[str, Any] = {}  # parameters of this round's optimisers in whose place is another -> whose
-        self._others: dict[Any, int] = {}  # of this round's optimisers of the model: parameters that it has not
-        self._first_others: int | None = None  # in the first round
         self._since = ""  # at which older values this round began
-        self._of: list[str] = []  # of what; empty: of all
         self._from_copy = False  # whether what an optimiser steps on began at what the exchange brought
         self._hook: RemovableHandle | None = None
 
@@ -83,7 +77,7 @@ class Steps:
         the main one."""
         own = (getattr(one, "optimizer", one) for one in optimizers)
         self._main = next((one for one in own if self.has(_params(one))), None)
-        self._held, self._first = self._parameters(), self.sampled(self._vector.read())
+        self._first = self.sampled(self._vector.read())
         self._frozen = _samples(self._vector.frozen())
 
     def end(self) -> Remark | None:
@@ -105,9 +99,7 @@ class Steps:
         self._correction = correction
         self._rates.clear()
         self._steps.clear()  # those of an evaluation, which may adapt a copy
-        self._stale.clear()
-        self._others.clear()
-        self._since, self._of, self._from_copy = "", [], False
+        self._since, self._from_copy = "", False
         self._given = self.sampled(before)
 
     def taken(self) -> tuple[int, float | None]:
@@ -137,17 +129,9 @@ class Steps:
 
     def _look(self, made: Any) -> None:
         """See what an optimiser's first step in a round is taken on."""
-        places, now = set(map(_place, _params(made))), self._parameters()
-        for name, held in self._held.items():
-            new = now.get(name, held)
-            if new is not held and new.requires_grad and _place(held) in places and _place(new) not in places:
-                self._stale[name] = made
-        own = set(map(_place, self._module.parameters()))
-        if not own & places:
+        if not self.has(_params(made)):
             self._from_copy |= self._is_copy(_params(made))
-            return
-        self._others[made] = sum(p.grad is not None and _place(p) not in own for p in _params(made))
-        if len(self._given):
+        elif len(self._given):
             self._older_values()
             self._given = self._given[:0]
 
@@ -159,17 +143,16 @@ class Steps:
         return bool(2 * self._sizes[same].sum() > self._sizes.sum())
 
     def _older_values(self) -> None:
-        """Note since when more of the values are what they were than are what the exchange brought,
-        and of which tensors. Values that the script made otherwise are neither."""
+        """Note since when values are what they were, where none is what the exchange brought.
+        Values that the script made otherwise are neither."""
         values = _samples(self._vector.trained()).values()
         now, given = torch.cat([some.float() for some in values]).numpy(), self._given
         for older, since in ((self._first, "at the join"), (self._last, "before the exchange")):
             if len(older):
                 other = self._differ(given, older)
                 back, kept = other & ~self._differ(now, older), other & ~self._differ(now, given)
-                if self._sizes[back].sum() > self._sizes[kept].sum():
-                    names = [tensor.name for tensor in self._vector.layout.tensors]
-                    self._since, self._of = since, [names[k] for k in np.flatnonzero(back)] if kept.any() else []
+                if back.any() and not kept.any():
+                    self._since = since
                     return
 
     def _differ(self, a: Vec, b: Vec) -> NDArray[np.bool_]:
@@ -181,19 +164,6 @@ class Steps:
         """Return some values of each trained tensor of x, float32[n]."""
         found: Vec = x[self._at]
         return found
-
-    def require_current(self) -> None:
-        """Raise UsageError where an optimiser stepped on a parameter in whose place the model has
-        another one, on which none did."""
-        now, places = self._parameters(), {_place(p) for made in self._steps for p in _params(made)}
-        stale = {name: made for name, made in self._stale.items() if name in now and _place(now[name]) not in places}
-        if stale:
-            name, made = next(iter(stale.items()))
-            raise UsageError(
-                f"{type(made).__name__} steps on what was {name}, in whose place the model has another parameter now, which "
-                "nothing trains: make the optimiser after the layer, or load values into the one that is there"
-            )
-        self._held |= {name: p for name, p in now.items() if _place(p) in places}
 
     def changed_frozen(self, round: Round) -> Remark | None:
         """Return what is to be said of parameters that were frozen at the start and have other
@@ -212,27 +182,10 @@ class Steps:
         text += "models differ in it: leave it as it is, let it travel, or name it in keep where each board has its own"
         return Remark("drifted", text, {"tensors": what})
 
-    def came_later(self, round: Round) -> Remark | None:
-        """Return what is to be said of parameters outside the model that its optimiser got after
-        the first round. Those that it had from the first, as of a loss, are meant to stay."""
-        if not self._others:
-            return None
-        others = sum(self._others.values())
-        if self._first_others is None:
-            self._first_others = others
-        if others <= self._first_others:
-            return None
-        made = max(self._others, key=lambda made: self._others[made])
-        text = f"from round {round} on, {type(made).__name__} trains parameters that are not in the "
-        text += f"{type(self._module).__name__} that join was given: they do not travel, and each board has its own"
-        self._first_others = others
-        return Remark("notice", f"{text}; let the model have them before the join")
-
     def end_round(self, round: Round, change: Vec, last: Vec) -> Remark | None:
         """End a round in which the trained values changed so, `last` as they are `sampled`. Return
         what is to be said, in the first one that did not reach the model, or did not begin at what
-        the exchange brought. Raises as `require_current` does."""
-        self.require_current()
+        the exchange brought."""
         self._last = last
         self._correction, steps = None, self._steps
         moving, moved = [made for made in steps if steps[made]], bool(np.any(change))
@@ -242,18 +195,15 @@ class Steps:
         for kind, so in (
             ("unchanged", not moved),
             ("elsewhere", elsewhere),
-            ("undone", bool(self._since) and not self._of),
+            ("undone", bool(self._since)),
         ):
             self._counts[kind] += so
         self._overflows = self._overflows + 1 if not moved and self._overflowed() else 0
         at_rest = bool(steps) and not moving  # at a learning rate of 0
         if self._since and not self._told:
             self._told = True
-            what = _several(self._of) or "the model"
-            text = f"in round {round} training began at what {what} was {self._since}, and not at what the exchange brought, "
-            cure = "name it in keep of join where each board has its own" if self._of else ""
-            text += f"which is lost: {cure or 'does the script load weights in each round?'}"
-            return Remark("notice" if self._of else "unchanged", text)
+            text = f"in round {round} training began at what the model was {self._since}, and not at what the exchange "
+            return Remark("unchanged", f"{text}brought, which is lost: does the script load weights in each round?")
         if self._told or at_rest or (moved and not elsewhere) or 0 < self._overflows < MANY_OVERFLOWS:
             return None
         self._told = True
@@ -285,10 +235,6 @@ class Steps:
                 "would not travel: give join and the training the same model"
             )
 
-    def _parameters(self) -> dict[str, Tensor]:
-        """The parameters that travel, themselves."""
-        return {name: p for name, p in self._module.named_parameters() if name in self._travel}
-
     def _overflowed(self) -> bool:
         gradients = [p.grad for p in self._module.parameters() if p.grad is not None]
         values = (g.coalesce().values() if g.is_sparse else g for g in gradients)
@@ -315,16 +261,9 @@ def _stride(size: int) -> int:
 
 
 def _samples(tensors: Mapping[K, Tensor]) -> dict[K, Tensor]:
-    """Some values of each, on the CPU, in its own type: copied from a device all at once."""
-    kinds: dict[tuple[torch.device, torch.dtype], dict[K, Tensor]] = {}
-    for name, tensor in tensors.items():
-        flat = tensor.detach().reshape(-1)
-        kinds.setdefault((flat.device, flat.dtype), {})[name] = flat[:: _stride(flat.numel())]
-    found: dict[K, Tensor] = {}
-    for some in kinds.values():
-        copies = torch.split(torch.cat(list(some.values())).cpu(), [len(values) for values in some.values()])
-        found |= zip(some, copies, strict=True)
-    return {name: found[name] for name in tensors}
+    """Some values of each, on the CPU, in its own type and memory."""
+    flat = {name: tensor.detach().reshape(-1) for name, tensor in tensors.items()}
+    return {name: values[:: _stride(values.numel())].clone().cpu() for name, values in flat.items()}
 
 
 def _alike(was: Tensor, now: Tensor) -> bool:

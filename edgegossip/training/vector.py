@@ -44,20 +44,10 @@ class ModelVector:
         vector.write(x)
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        share: Sequence[str] = (),
-        keep: Sequence[str] = (),
-        *,
-        staged: bool | None = None,
-    ) -> None:
-        """`staged`: gather on the module's device and copy once, in place of tensor by tensor;
-        None: where all of it is on one GPU.
-
-        Raises UsageError when a pattern matches nothing, no parameter would travel, or a parameter
-        has a type that cannot."""
-        self.module, self._staged = module, staged
+    def __init__(self, module: nn.Module, share: Sequence[str] = (), keep: Sequence[str] = ()) -> None:
+        """Raises UsageError when a pattern matches nothing, no parameter would travel, or a
+        parameter has a type that cannot."""
+        self.module = module
         tensors = shared_tensors(module, share, keep)
         self._share, self._keep = share, keep
         self._trained = {name for name, p in module.named_parameters() if p.requires_grad}
@@ -69,22 +59,15 @@ class ModelVector:
         self._sizes = [t.size for t in self.layout.tensors]
         self._shapes = [t.shape for t in self.layout.tensors]
         self._variances = [k for k, n in enumerate(self._names) if n.rpartition(".")[2] == "running_var"]
-        self._pinned: Tensor | None = None  # where a copy from or to a device passes
 
     def read(self) -> Vec:
         """Return the values, float32[n], in memory of their own.
 
         Raises UsageError when a tensor is not there any more, or has another shape or type."""
-        tensors = self._tensors()
-        if not self._gathers(tensors):
-            x = np.empty(self.layout.size, np.float32)
-            for part, tensor in zip(self._parts(torch.from_numpy(x)), tensors, strict=True):
-                part.copy_(tensor)
-            return x
-        gathered = torch.cat([tensor.to(torch.float32).reshape(-1) for tensor in tensors])
-        staging = self._staging(gathered.device)
-        staging.copy_(gathered)
-        return staging.numpy().copy()
+        x = np.empty(self.layout.size, np.float32)
+        for part, tensor in zip(self._parts(torch.from_numpy(x)), self._tensors(), strict=True):
+            part.copy_(tensor)
+        return x
 
     @torch.no_grad()
     def write(self, x: Vec) -> Vec:
@@ -97,10 +80,6 @@ class ModelVector:
         tensors = self._tensors()
         # a copy of a read-only vector, so that torch does not warn; nothing writes to it here
         source = torch.from_numpy(x if x.flags.writeable else x.copy())
-        if self._gathers(tensors):
-            device = tensors[0].device
-            # blocking: the next call may write to the staging memory
-            source = self._staging(device).copy_(source).to(device)
         for part, tensor in zip(self._parts(source), tensors, strict=True):
             tensor.copy_(part)
         for k in self._variances:
@@ -230,23 +209,9 @@ class ModelVector:
         except AttributeError:
             return None
 
-    def _gathers(self, tensors: Sequence[Tensor]) -> bool:
-        if self._staged is not None:
-            return self._staged
-        devices = {tensor.device for tensor in tensors}
-        return len(devices) == 1 and devices != {torch.device("cpu")}
-
     def _parts(self, vector: Tensor) -> list[Tensor]:
         """Views of a flat vector, one a tensor."""
         return [p.view(shape) for p, shape in zip(torch.split(vector, self._sizes), self._shapes, strict=True)]
-
-    def _staging(self, device: torch.device) -> Tensor:
-        """One vector on the CPU through which all copies of a device go; pinned where the device
-        copies faster from pinned memory."""
-        if self._pinned is None:
-            pin = device.type == "cuda"
-            self._pinned = torch.empty(self.layout.size, dtype=torch.float32, device="cpu", pin_memory=pin)
-        return self._pinned
 
 
 def shared_tensors(

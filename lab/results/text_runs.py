@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train an encoder of DistilBERT's shape on texts, in fp32 and in int8.
 
-    python -m lab.results.text_runs DATA_DIR [--task sentence-length|ag-news] [--seeds 1,2,3]
+    python -m lab.results.text_runs DATA_DIR [--seeds 1,2,3]
         [--epochs N] [--threads N] [--out lab/results/pages/nlp.md]
 
 One process without an exchange, AdamW with a warm-up and a linear decay. `fp32, range norm` is
@@ -31,6 +31,7 @@ from edgegossip.training import models
 from edgegossip.training.data import DataSet, Examples, open_data
 from lab.results import resumable
 
+TASK = "sentence-length"
 CASES = ("fp32", "fp32, range norm", "int8, dw 16", "int8, dw 8")
 SIZES = {"layers": 2, "dim": 128, "heads": 4, "hidden": 512, "vocabulary": 8192, "dropout": 0.1}
 BATCH = 32
@@ -99,7 +100,7 @@ def run(case: str, seed: int, data: DataSet, options: argparse.Namespace) -> Res
 
 
 def settings(options: argparse.Namespace) -> str:
-    return f"{options.task}, {options.epochs} epochs, lr {options.lr}"
+    return f"{TASK}, {options.epochs} epochs, lr {options.lr}"
 
 
 def table(lines: list[Result]) -> str:
@@ -128,7 +129,7 @@ def text(lines: list[Result], data: DataSet, options: argparse.Namespace) -> str
     share = np.bincount(data.test.labels).max() / len(data.test)
     sizes = ", ".join(f"{key} {value}" for key, value in SIZES.items())
     return (
-        f"{options.task}: {len(data.train)} training and {len(data.test)} test examples of "
+        f"{TASK}: {len(data.train)} training and {len(data.test)} test examples of "
         f"{data.about.classes} classes, {data.about.shape[0]} tokens; the commonest class is {100 * share:.1f} % "
         f"of the test examples. Encoder: {sizes}. AdamW, learning rate {options.lr} with a warm-up of a tenth "
         f"and a linear decay, weight decay 0.01, batches of {BATCH}, {options.epochs} epochs, "
@@ -138,8 +139,7 @@ def text(lines: list[Result], data: DataSet, options: argparse.Namespace) -> str
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", help="folder with text files, or with AG News")
-    parser.add_argument("--task", choices=("sentence-length", "ag-news"), default="sentence-length")
+    parser.add_argument("data", help="folder with text files")
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--lr", type=float, default=5e-4)
@@ -148,7 +148,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("lab/results/pages/nlp.md"))
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    data = open_data(DataSection(name=options.task, dir=options.data, train_examples=options.train_examples))
+    data = open_data(DataSection(name=TASK, dir=options.data, train_examples=options.train_examples))
     lines = resumable.finished(options.out)
     for seed, case in itertools.product(map(int, options.seeds.split(",")), CASES):
         key = (case, seed, settings(options))

@@ -79,9 +79,9 @@ def test_a_model_without_int8_layers_and_one_without_examples_are_refused():
         qdq.qdq_model(int8.convert(torch.nn.Linear(2, 2)), [])
 
 
-def run_folder(folder: Path, precision: str, rounds: int, model: dict[str, object] = CNN) -> Path:
+def run_folder(folder: Path, precision: str, rounds: int) -> Path:
     """A run folder with two boards' models, trained here."""
-    chosen = recipe(model=model, training={"precision": precision, "batch_size": 16, "lr": 0.01, "local_steps": 20})
+    chosen = recipe(model=CNN, training={"precision": precision, "batch_size": 16, "lr": 0.01, "local_steps": 20})
     board = training.build_workload(chosen, 0)
     x = board.initial(1)
     for round in range(rounds):
@@ -113,24 +113,6 @@ def test_the_model_of_a_run_is_as_accurate_in_onnxruntime(precision: str, tmp_pa
     assert precision == "int8" or said["difference"] < 1e-4
     assert (said["size_bytes"] < 0.8 * said["fp32_bytes"]) == (precision == "int8")
     assert said["calibrated"] == (256 if precision == "int8" else 0)
-
-
-OWN = """from torch import nn
-
-def build(input_shape, classes, norm):
-    shared = nn.Conv2d(8, 8, 3, padding=1)
-    first = nn.Conv2d(input_shape[0], 8, 3, padding=1)
-    last = nn.Linear(8 * input_shape[1] * input_shape[2], classes)
-    return nn.Sequential(first, nn.ReLU(), shared, nn.ReLU(), shared, nn.ReLU(), nn.Flatten(), last)
-"""
-
-
-def test_a_model_of_ones_own_with_a_layer_under_two_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "own_with_shared_layers.py").write_text(OWN)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    run = run_folder(tmp_path / "run", "int8", 12, {"name": "own_with_shared_layers:build"})
-    said = export(run, "-o", tmp_path / "m.onnx")
-    assert said["accuracy"] > 0.8 and abs(said["onnx_accuracy"] - said["accuracy"]) <= 0.02
 
 
 @pytest.mark.parametrize(("board", "tested"), [("averaged", 10), ("board-07", 17)])

@@ -3,7 +3,6 @@ and by torch.export."""
 
 from __future__ import annotations
 
-import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from edgegossip import int8
 from edgegossip.export import ProgramFile, exporter, to_onnx
-from edgegossip.types import HostError, UsageError
+from edgegossip.types import UsageError
 
 
 class Reader(nn.Module):
@@ -115,9 +114,3 @@ def test_what_no_exporter_can_trace_is_one_sentence_and_no_file(suffix: str, tmp
 def test_an_int8_model_has_no_program_of_torchs(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="none of torch's: write it as .onnx"):
         exporter(".pt2")(int8.convert(nn.Sequential(nn.Linear(4, 2))), torch.ones(2, 4), tmp_path / "m.pt2")
-
-
-def test_without_onnxscript_what_to_type_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(HostError, match=r"needs the package onnxscript: pip install onnx onnxruntime onnxscript"):
-        to_onnx(nn.Linear(2, 2), [torch.ones(2, 2)], tmp_path / "m.onnx")

@@ -27,11 +27,6 @@ def head() -> list[nn.Module]:
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)]
 
 
-def two_names() -> nn.Module:
-    shared = conv()
-    return nn.Sequential(conv(), nn.ReLU(), shared, nn.ReLU(), shared, nn.ReLU(), *head())
-
-
 def two_names_of_a_block() -> nn.Module:
     block = nn.Sequential(conv(), nn.ReLU(), conv())
     return nn.Sequential(block, nn.ReLU(), block, *head())
@@ -40,11 +35,6 @@ def two_names_of_a_block() -> nn.Module:
 def a_shared_relu() -> nn.Module:
     relu = nn.ReLU()
     return nn.Sequential(nn.Flatten(), nn.Linear(256, 16), relu, nn.Linear(16, 16), relu, nn.Linear(16, 5))
-
-
-def a_shared_linear() -> nn.Module:
-    linear = nn.Linear(16, 16)
-    return nn.Sequential(nn.Flatten(), nn.Linear(256, 16), linear, nn.ReLU(), linear, nn.Linear(16, 5))
 
 
 def tied_weights() -> nn.Module:
@@ -68,22 +58,7 @@ class CalledThrice(nn.Module):
         return y
 
 
-class InAList(nn.Module):
-    """Its forward pass goes by a plain list of its layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second, self.head = conv(), conv(), nn.Sequential(*head())
-        self.order = [self.first, self.second, self.first]
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.order:
-            x = F.relu(layer(x))
-        y: Tensor = self.head(x)
-        return y
-
-
-SHARING = [two_names, two_names_of_a_block, a_shared_relu, a_shared_linear, tied_weights, CalledThrice, InAList]
+SHARING = [two_names_of_a_block, a_shared_relu, tied_weights, CalledThrice]
 
 
 @pytest.mark.parametrize("build", SHARING)

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from edgegossip.recipe import Recipe
+from edgegossip.recipe import DataSection, Recipe
+from edgegossip.training.data import DataSet, schema
+from edgegossip.training.data.custom import parts
 
 RECORD = 3073  # bytes
 CIFAR_NAMES = [*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"]
@@ -21,6 +23,14 @@ def recipe(**sections: dict[str, Any]) -> Recipe:
     """recipe(run={"nodes": 2}) is the default recipe with that one key changed."""
     base = Recipe()
     return replace(base, **{name: replace(getattr(base, name), **keys) for name, keys in sections.items()})
+
+
+def opened(given: Any, **keys: Any) -> DataSet:
+    """A data set as `open_data` makes it of what a user's function returned."""
+    section = DataSection(name="mine:data", partition="local", **keys)
+    train, test, names = parts("mine:data", given)
+    about, train, test = schema.describe("mine:data", train, test, names, section)
+    return DataSet("mine:data", schema.scaled(about, train, section), train, test)
 
 
 def write_cifar(folder: Path) -> Path:

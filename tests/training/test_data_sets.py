@@ -2,10 +2,8 @@
 
 import gzip
 import os
-import pickle
 import struct
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +11,9 @@ import pytest
 from edgegossip.recipe import DataSection
 from edgegossip.training.data import locate, open_data
 from edgegossip.training.data.folders import data_root
-from edgegossip.training.data.vision import load_plain_pickle, read_idx
+from edgegossip.training.data.vision import read_idx
 from edgegossip.types import ConfigError, DataError, HostError
-from tests.training.fakes import CIFAR_NAMES, RECORD, put, write_cifar, write_idx
+from tests.training.fakes import RECORD, put, write_cifar, write_idx
 
 
 def every(examples):
@@ -69,107 +67,6 @@ def test_cifar_truncated_and_mislabelled_files_are_named(tmp_path):
     os.truncate(victim, 5000)
     with pytest.raises(DataError, match=r"data_batch_3\.bin: expected 30730000 bytes .* found 5000"):
         open_data(section)
-
-
-def test_cifar_python_layout(tmp_path):
-    out = tmp_path / "cifar-10-batches-py"
-    out.mkdir()
-    for f, name in enumerate(CIFAR_NAMES):
-        if 1 < f < 5:  # as the second
-            (out / name).hardlink_to(out / CIFAR_NAMES[1])
-            continue
-        images = np.full((10_000, 3072), f, np.uint8)
-        batch = {b"batch_label": b"x", b"labels": [(k + f) % 10 for k in range(10_000)], b"data": images}
-        (out / name).write_bytes(pickle.dumps(batch, protocol=2 if f % 2 else 4))
-    data = open_data(DataSection(name="cifar10", dir=str(tmp_path)))
-    assert data.train.labels[[0, 10_000]].tolist() == [0, 1]
-    assert data.train.inputs.take(np.array([10_000, 0])).reshape(2, -1).max(1).tolist() == [1, 0]
-    assert every(data.test).max() == 5
-    (out / "data_batch_2").unlink()
-    (out / "data_batch_2").write_bytes(pickle.dumps({b"labels": [1, 2], b"data": np.zeros((2, 3072), np.uint8)}))
-    with pytest.raises(DataError, match=r"data_batch_2: expected data = uint8\[10000, 3072\], found \(2, 3072\)"):
-        open_data(DataSection(name="cifar10", dir=str(tmp_path)))
-
-
-class Malicious:
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.marker),)
-
-
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_a_pickle_that_runs_code_is_refused(tmp_path, protocol):
-    file, marker = tmp_path / "data_batch_1", tmp_path / "marker"
-    file.write_bytes(pickle.dumps({b"data": Malicious(marker)}, protocol))
-    with pytest.raises(DataError, match=r"data_batch_1: refused, because it asks for .*mkdir"):
-        load_plain_pickle(file)
-    assert not marker.exists()
-    pickle.loads(file.read_bytes())  # the stock reader runs it, so the file does what it should
-    assert marker.exists()
-
-
-@pytest.mark.parametrize(
-    "value",
-    [np.array([object()], dtype=object), np.zeros(3), np.zeros((2, 2), np.uint8, order="F"), {1, 2}.__class__, print],
-    ids=["object-array", "float-array", "fortran-order", "type", "function"],
-)
-def test_only_plain_values_pass(tmp_path, value):
-    file = tmp_path / "batch"
-    file.write_bytes(pickle.dumps({b"data": value}, 2))
-    with pytest.raises(DataError, match="batch"):
-        load_plain_pickle(file)
-
-
-def test_an_array_with_a_lying_shape_is_refused(tmp_path):
-    file = tmp_path / "batch"
-    honest = pickle.dumps({b"data": np.zeros((7, 9), np.uint8)}, 2)
-    assert honest.count(b"K\x07K\x09") == 1
-    file.write_bytes(honest.replace(b"K\x07K\x09", b"K\x08K\x09"))
-    with pytest.raises(DataError, match=r"an array of shape \(8, 9\) with 63 bytes"):
-        load_plain_pickle(file)
-
-
-_LAUGHS = b"K\x01q\x00" + b"".join(b"(h%ch%ctq%c" % (k, k, k + 1) for k in range(40))  # 2**40 to who walks them
-_TEXT = b"c_codecs\nencode\nq\x00X\x00\x00\x01\x00" + b"x" * 65_536 + b"q\x01X\x06\x00\x00\x00latin1q\x02"
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"K\x01r" + (2_000_000).to_bytes(4, "little") + b".",
-        b"K\x01p2000000\n.",
-        b"\x8e" + (1 << 40).to_bytes(8, "little") + b"x",
-        b"]" * 600_000 + b".",
-        b"}" + _LAUGHS + b"h\x28K\x01s.",
-        b"cnumpy\ndtype\n(" + _LAUGHS + b"h\x28tR.",
-        _TEXT + b"(" + b"h\x00h\x01h\x02\x86R" * 300 + b"t.",
-        b"(K\x01" + b"2" * 600_000 + b"t.",
-        b"}\x8b" + (100_000).to_bytes(4, "little") + b"\x01" * 100_000 + b"K\x01s.",
-    ],
-    ids=["memo", "memo-text", "bytes", "lists", "laughs", "laughs-in-words", "encodings", "dup", "long-key"],
-)
-def test_a_hostile_pickle_takes_no_more_memory_than_its_file(tmp_path, content):
-    """Nor does it take for ever, and whoever asks for the data set is told in a sentence."""
-    out = tmp_path / "cifar-10-batches-py"
-    out.mkdir()
-    for name in CIFAR_NAMES:
-        (out / name).write_bytes(b"\x80\x02" + content)
-    tracemalloc.start()
-    with pytest.raises(DataError, match="data_batch_1: "):
-        open_data(DataSection(name="cifar10", dir=str(tmp_path)))
-    peak_bytes = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak_bytes < 5e6 + 5 * len(content)
-
-
-@pytest.mark.parametrize("content", [b"", b"\x80\x04", b"not a pickle", b"\x80\x02]q\x00(K\x01K\x02"])
-def test_a_damaged_pickle_is_a_data_error(tmp_path, content):
-    file = tmp_path / "batch"
-    file.write_bytes(content)
-    with pytest.raises(DataError, match="batch: expected a Python pickle, found damage"):
-        load_plain_pickle(file)
 
 
 @pytest.mark.parametrize("zipped", [True, False])

@@ -15,7 +15,6 @@ from edgegossip.recipe import TrainingSection
 from edgegossip.training import device as devices
 from edgegossip.training.check import check_device
 from edgegossip.training.names import call_custom
-from edgegossip.training.vector import ModelVector
 from edgegossip.types import ConfigError, HostError, UsageError
 from tests.training.fakes import recipe
 
@@ -185,18 +184,6 @@ def test_a_step_is_no_longer_than_the_clip(scaled: bool) -> None:
         precision.backward(net(torch.tensor([[length, 0.0, 0.0]])).sum())
         precision.step(sgd, 2.0)
         assert (net.weight - before).norm().item() == pytest.approx(moved, rel=1e-3)
-
-
-def test_a_board_trains_the_same_through_the_memory_that_a_gpu_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = board()
-    x = plain.initial(1)
-    expected = [plain.local_update(x, t).delta for t in range(2)]
-    monkeypatch.setattr(ModelVector, "_gathers", lambda self, tensors: True)
-    staged = board()
-    assert (staged.initial(1) == x).all()
-    for t in range(2):
-        np.testing.assert_array_equal(staged.local_update(x, t).delta, expected[t])
-    assert staged.evaluate(x) == plain.evaluate(x)
 
 
 @pytest.mark.parametrize("device", DEVICES)

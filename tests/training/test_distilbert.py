@@ -2,20 +2,17 @@
 
 import json
 import re
-import struct
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
-from edgegossip import int8, training
+from edgegossip import int8
 from edgegossip.int8 import layers
+from edgegossip.modelfile import write_model
 from edgegossip.recipe import ModelSection
 from edgegossip.training import models
-from edgegossip.training.models.distilbert import read_safetensors
 from edgegossip.types import ConfigError, UsageError
-from tests.training.fakes import recipe
 
 SMALL = {"layers": 2, "dim": 32, "heads": 4, "hidden": 64, "vocabulary": 50, "length": 16}
 
@@ -25,7 +22,7 @@ def build(classes=3, tokens=10, **params):
     return models.build(ModelSection("distilbert", params=SMALL | params), (tokens,), classes)
 
 
-def folder_of(model, path, names=lambda name: name, **more):
+def folder_of(model, path, **more):
     """A folder as transformers' save_pretrained writes it, of fp32 tensors."""
     path.mkdir(exist_ok=True)
     settings = {
@@ -38,15 +35,9 @@ def folder_of(model, path, names=lambda name: name, **more):
         "max_position_embeddings": 16,
     }
     (path / "config.json").write_text(json.dumps(settings | more))
-    header, body = {"__metadata__": {"format": "pt"}}, b""
-    for name, tensor in model.state_dict().items():
-        raw = tensor.numpy().tobytes()
-        offsets = [len(body), len(body) + len(raw)]
-        shape = list(tensor.shape)
-        header[names(name)] = {"dtype": "F32", "shape": shape, "data_offsets": offsets}
-        body += raw
-    text = json.dumps(header).encode()
-    (path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + body)
+    write_model(
+        path / "model.safetensors", {name: t.numpy() for name, t in model.state_dict().items()}, {"format": "pt"}
+    )
     return path
 
 
@@ -138,25 +129,9 @@ def test_folders_that_do_not_fit_are_refused(tmp_path):
     params = {"weights": str(other)}
     with pytest.raises(UsageError, match=r"has shape \[64, 32\]"):
         models.build(ModelSection("distilbert", params=params), (10,), 3)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda raw: raw[:4],
-        lambda raw: struct.pack("<Q", 2**60) + raw[8:],
-        lambda raw: raw[:-3],
-        lambda raw: re.sub(rb'"shape": \[50', b'"shape": [-5', raw),
-        lambda raw: re.sub(rb'"data_offsets": \[0', b'"data_offsets": [9', raw),
-        lambda raw: raw[:8] + b"[" + raw[9:],
-    ],
-)
-def test_damaged_safetensors_are_refused(tmp_path, change):
-    path = folder_of(build(), tmp_path / "x") / "model.safetensors"
-    assert read_safetensors(path)["classifier.bias"].shape == (3,)
-    path.write_bytes(change(path.read_bytes()))
-    with pytest.raises(UsageError, match="no safetensors file"):
-        read_safetensors(path)
+    (other / "model.safetensors").write_bytes(b"torn")
+    with pytest.raises(UsageError, match="cannot read a model from"):
+        models.build(ModelSection("distilbert", params=params), (10,), 3)
 
 
 @pytest.mark.parametrize(
@@ -235,34 +210,3 @@ def test_it_learns_in_int8_as_in_fp32():
         model.eval()
         losses[precision] = float(F.cross_entropy(model(ids), labels).detach())
     assert losses["fp32"] < 0.2 and losses["int8"] < 0.25, losses
-
-
-def texts_recipe(folder, **training):
-    rng = np.random.default_rng(0)
-    sentences = (" ".join(f"w{rng.integers(50)}" for _ in range(n)) + "." for n in rng.integers(5, 29, 1500))
-    (folder / "text.txt").write_text("\n\n".join(sentences))
-    small = {"layers": 1, "dim": 32, "heads": 2, "hidden": 64, "vocabulary": 8192, "length": 48}
-    return recipe(
-        data={"name": "sentence-length", "dir": str(folder)},
-        model={"name": "distilbert", "params": small | {"dropout": 0.0}},
-        training={
-            "optimizer": "adamw",
-            "lr": 3e-3,
-            "batch_size": 32,
-            "local_steps": 60,
-        }
-        | training,
-    )
-
-
-@pytest.mark.filterwarnings("ignore::edgegossip.int8.ConversionNotice")
-@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.slow), "int8"])
-def test_a_board_learns_sentence_lengths(tmp_path, precision):
-    chosen = texts_recipe(tmp_path, precision=precision)
-    board = training.build_workload(chosen, 0)
-    assert board.layout.hash == training.layout_of(chosen).hash
-    x = board.initial(1)
-    before = board.evaluate(x).accuracy
-    for round in range(2):
-        x = x + board.local_update(x, round).delta
-    assert board.evaluate(x).accuracy > max(0.5, before + 0.2)

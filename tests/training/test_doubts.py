@@ -137,18 +137,13 @@ PRESSURE = 1 + np.round(np.sin(np.arange(300)), 3)
             "column p holds -9999 in 6 of 300 rows, far from its other",
         ),
         (np.where(np.arange(300) == 299, 999, 20 * PRESSURE), "column p holds 999 in 1 of 300 rows"),
-        (np.where(np.arange(300) % 50 == 7, -32768, PRESSURE), "column p holds -32768 in 6 of 300 rows"),
-        (np.where(np.arange(300) % 50 == 7, 1e20, PRESSURE), "column p holds 1e+20 in 6 of 300 rows"),
         (np.where(np.arange(300) % 50 == 7, 100, np.arange(300) % 2), ""),
-        (np.arange(300), "column p counts the rows, from 0 on"),
-        (np.arange(1, 301), "column p counts the rows, from 1 on"),
-        (np.arange(700, 1000), ""),
         (np.arange(300) % 24, ""),
         (np.where(np.arange(300) % 9 == 7, 1000 + np.arange(300), 0), ""),  # mostly nothing, as rain
         (PRESSURE, ""),
     ],
 )
-def test_of_tables_codes_and_numbers_of_rows_are_said(tmp_path, column, said) -> None:
+def test_codes_in_tables_are_said(tmp_path, column, said) -> None:
     found = [
         doubt for doubt in said_of(logged(tmp_path, p=column, y=np.arange(300) % 2)) if "values of about" not in doubt
     ]
@@ -160,9 +155,6 @@ def test_of_tables_codes_and_numbers_of_rows_are_said(tmp_path, column, said) ->
     ("code", "values", "said"),
     [
         (-9999, PRESSURE, "the target holds -9999 in 6 of 300 rows, far from its other values, 0 to 2; "),
-        (-9999, 1e5 * PRESSURE, "the target holds -9999 in 6 of 300 rows, and no other values below 0, "),
-        (-1, 50 * PRESSURE, "the target holds -1 in 6 of 300 rows, and no other values below 0, "),
-        (-1, 50 * PRESSURE - 5, ""),
         (0, 15 + PRESSURE, ""),  # as where there was none
         (30, 50 * PRESSURE, ""),
     ],
@@ -183,22 +175,12 @@ def test_codes_in_signals_are_said_and_not_to_normalise_them(section) -> None:
     assert said_of(section(padded, CLASSES)) == []
 
 
-def test_names_of_a_data_set_that_are_hardly_two_are_said(tmp_path) -> None:
-    datasets = pytest.importorskip("datasets")
-    kinds = datasets.Features({"a": datasets.Value("float32"), "y": datasets.ClassLabel(names=["ok", "OK ", "worn"])})
-    rows = {"a": PRESSURE.tolist(), "y": (np.arange(300) % 3).tolist()}
-    datasets.Dataset.from_dict(rows, features=kinds).save_to_disk(str(tmp_path))
-    section = DataSection(name="huggingface", dir=str(tmp_path), partition="local", params={"target": "y"})
-    assert said_of(section) == ["the classes 'ok' and 'OK ' are hardly two; make them one, or declare data.labels"]
-    assert said_of(replace(section, labels=["ok", "OK ", "worn"])) == []
-
-
 @pytest.mark.parametrize(
     ("labels", "keys", "said"),
     [
-        ([0, 10, 20], {}, "of 21 classes only 0, 10, 20 have examples; if these are codes, number classes from 0"),
+        ([0, 10, 20], {}, "of 21 classes only 0, 10, 20 have examples; number classes from 0"),
         ([0, 2, 4], {}, "of 5 classes only 0, 2, 4 have examples"),
-        ([5, 6], {}, "of 7 classes only 5, 6 have examples"),
+        ([1, 2, 3], {}, "of 4 classes only 1, 2, 3 have examples"),
         ([0, 10, 20], {"classes": 21}, ""),
         ([1, 2], {"classes": 3}, ""),
         ([0, 1, 3], {}, ""),
@@ -209,66 +191,10 @@ def test_labels_that_leave_classes_without_examples_are_said(section, labels, ke
     assert len(found) == bool(said) and "".join(found).startswith(said)
 
 
-def held_against(tmp_path, train, test) -> list[str]:
-    """What is said of a table of two columns and a target, held against one that is tested on."""
-    for name, rows in (("train", train), ("test", test)):
-        lines = [",".join(f"{v:g}" for v in row) for row in rows]
-        (tmp_path / f"{name}.csv").write_text("\n".join(["a,b,y", *lines]))
-    return said_of(DataSection(name="csv", dir=str(tmp_path), partition="local", params={"target": "y"}))
-
-
-DRAWN = np.column_stack([RANDOM.uniform(15, 25, 200).round(3), RANDOM.uniform(0, 1, 200).round(3), CLASSES])
-OTHER = np.column_stack([RANDOM.uniform(15, 25, 80).round(3), RANDOM.uniform(0, 1, 80).round(3), CLASSES[:80]])
-FEW = np.column_stack([np.arange(200) % 5, np.arange(200) % 4, CLASSES])
-
-
-@pytest.mark.parametrize(
-    ("train", "test", "said"),
-    [
-        (DRAWN, DRAWN, "200 of 200 test examples are training examples too"),
-        (DRAWN, np.concatenate([DRAWN[60:0:-1], OTHER[:20]]), "60 of 80 test examples are training examples too"),
-        (DRAWN, np.concatenate([DRAWN[:20], OTHER[:60]]), ""),
-        (
-            DRAWN[:40],
-            np.concatenate([DRAWN[:30], OTHER, OTHER + np.array([0, 2, 0])]),
-            "",
-        ),  # of a few rows most, of many few
-        (FEW, FEW[::-1], ""),  # every row comes often
-        (
-            DRAWN,
-            OTHER * [1, 255, 1],
-            "column b is .* to 25.* in what is tested on, and .* to .* in what is trained on; give",
-        ),
-        (DRAWN, OTHER / [1000, 1000, 1], "column a is .* in what is trained on .and so column b.; give"),
-        (DRAWN, OTHER + np.array([273.15, 0, 0]), "column a is 288.* in what is tested on"),
-        (DRAWN, OTHER + np.array([8, 0, 0]), ""),
-        (DRAWN, np.array([20, 0.5, 0]) + OTHER / [100, 100, 1], ""),  # near the middle
-        (DRAWN * [1, 0, 1], OTHER * [1, 0, 1] + np.array([0, 7, 0]), ""),  # a year, a place
-        (DRAWN, np.concatenate([OTHER, [[20, 3, 2]]]), "of class 2 there are examples to test on and none to train on"),
-    ],
-)
-def test_what_is_tested_on_is_held_against_what_is_trained_on(tmp_path, train, test, said) -> None:
-    found = [doubt for doubt in held_against(tmp_path, train, test) if "hardly differ" not in doubt]
-    assert len(found) == bool(said) and re.match(said, "".join(found))
-
-
-def test_a_copy_in_files_is_said_to_be_tested_on(tmp_path) -> None:
-    for part in ("train", "test"):
-        np.save(tmp_path / f"{part}_inputs.npy", NORMAL)
-        np.save(tmp_path / f"{part}_targets.npy", CLASSES)
-    section = DataSection(name="npz", dir=str(tmp_path), partition="local")
-    assert said_of(section) == [
-        "200 of 200 test examples are training examples too, so their score says little; test on others"
-    ]
-    np.save(tmp_path / "test_inputs.npy", NORMAL[::-1])
-    assert said_of(section) == []
-
-
-def test_labels_from_1_are_said(tmp_path) -> None:
-    assert said_of(logged(tmp_path, p=PRESSURE, y=1 + np.arange(300) % 10)) == [
-        "class 0 of 11 has no example, and all others have; if they are numbered from 1, subtract 1"
-    ]
-    assert said_of(logged(tmp_path, p=PRESSURE, y=np.arange(300) % 10)) == []
+def test_a_class_that_is_tested_on_alone_is_said(tmp_path) -> None:
+    (tmp_path / "test.csv").write_text("p,y\n" + "".join(f"{PRESSURE[k]},{k % 3}\n" for k in range(30)))
+    section = logged(tmp_path, p=PRESSURE, y=np.arange(300) % 2)
+    assert said_of(section) == ["of class 2 there are examples to test on and none to train on"]
 
 
 def test_seconds_since_1970_in_a_map_are_said(tmp_path) -> None:

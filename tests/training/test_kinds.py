@@ -19,21 +19,13 @@ from edgegossip.training.data.custom import parts
 from edgegossip.training.loader import Normalize, in_order, make_loader
 from edgegossip.training.partition import partition_data
 from edgegossip.types import ConfigError, DataError, UsageError
-from tests.training.fakes import recipe
+from tests.training.fakes import opened, recipe
 
 N = 24
 IMAGES = np.arange(N * 3 * 4 * 4, dtype=np.uint8).reshape(N, 3, 4, 4)
 TABLE = np.linspace(-1, 1, N * 5, dtype=np.float32).reshape(N, 5)
 TOKENS = np.arange(N * 6, dtype=np.int64).reshape(N, 6) % 11
 CLASSES = np.arange(N) % 4
-
-
-def opened(given, **keys) -> DataSet:
-    """A data set as `open_data` makes it of what a user's function returned."""
-    section = DataSection(name="mine:data", partition="local", **keys)
-    train, test, names = parts("mine:data", given)
-    about, train, test = schema.describe("mine:data", train, test, names, section)
-    return DataSet("mine:data", schema.scaled(about, train, section), train, test)
 
 
 def batch(data: DataSet, step: int = 0, **training):

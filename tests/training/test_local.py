@@ -51,6 +51,7 @@ def test_each_board_calls_the_function_and_keeps_all_that_it_returns(here):
     chosen = local(f"{here(BY_BOARD)}:data", classes=4)
     boards = [training.build_workload(chosen, k, f"pi-{k}") for k in range(3)]
     assert [b.loader.holds for b in boards] == [10, 20, 30]
+    assert [b.local_update(b.initial(1), 0).weight for b in boards] == [10, 20, 30]
     for k, board in enumerate(boards):
         assert set(board.loader.batch(0).inputs.ravel().tolist()) == {float(k)}
 
@@ -61,16 +62,10 @@ def test_doubts_are_said_of_all_boards_that_have_them_and_one_kind_of_data_is_as
     two, one = data_doubts(chosen, boards)
     assert two.startswith("the data of pi-0, pi-1: every value is 0.0") and one.startswith("the data of pi-2: every")
     assert data_doubts(replace(chosen, run=replace(chosen.run, script="mine.py")), boards) == []
-    with pytest.raises(DataError, match=r"the shape of pi-1 are \(5,\), and those of pi-0 \(4,\)"):
+    with pytest.raises(
+        DataError, match="pi-0 and pi-1 cannot train together: one input is float32 4 here and float32 5"
+    ):
         data_doubts(local(f"{here(BY_BOARD.replace('4)', '4 + index)'))}:data", classes=4), boards)
-
-
-def test_what_a_board_holds_is_what_its_update_weighs(here):
-    chosen = local(f"{here(BY_BOARD)}:data", classes=4)
-    boards = [training.build_workload(chosen, k, f"pi-{k}") for k in range(3)]
-    updates = [b.local_update(b.initial(1), 0) for b in boards]
-    assert [u.weight for u in updates] == [10, 20, 30]
-    assert [u.examples for u in updates] == [10, 20, 30]  # at most batch_size
 
 
 def test_boards_that_lack_classes_build_one_model_where_the_number_is_declared(here):
@@ -203,11 +198,8 @@ def test_boards_say_how_many_examples_they_hold_and_nothing_else(here, tmp_path)
     [
         {},
         {"examples": 3},
-        {"examples": 3, "classes": "[", "counts": "[]"},
         {"examples": "3", "classes": "[]", "counts": "[]"},
-        {"examples": 3, "classes": '["a"]', "counts": "[1, 2]"},
         {"examples": 3, "classes": '["a"]', "counts": "[-1]"},
-        {"examples": 3, "classes": "[1]", "counts": "[1]"},
         {"examples": 3, "classes": "[" * 5000, "counts": "[]"},
     ],
 )
@@ -246,12 +238,6 @@ def test_names_of_classes_are_declared_once_for_all():
         check(recipe(data={"labels": ["ant", "ant"]}))
     with pytest.raises(ConfigError, match=r"data\.classes = 3, but data\.labels has 2 names"):
         check(recipe(data={"classes": 3, "labels": ["ant", "bee"]}))
-
-
-def test_all_virtual_boards_of_one_process_have_their_own_data(here):
-    chosen = local(f"{here(BY_BOARD)}:data", classes=4)
-    workloads = training.build_workloads(chosen)
-    assert [w.local_update(w.initial(1), 0).holds for w in workloads] == [10, 20, 30]
 
 
 def test_virtual_boards_do_what_boards_do_each_with_its_own_statistics(here):

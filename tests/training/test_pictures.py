@@ -5,22 +5,19 @@ from __future__ import annotations
 import io
 import os
 import re
-import struct
 import unicodedata
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from edgegossip.recipe import DataSection
 from edgegossip.training.data import locate, open_data
-from edgegossip.training.data.doubts import doubts
 from edgegossip.types import ConfigError, DataError
 
 NFC = "fra\u00eeche"
@@ -65,14 +62,6 @@ def on_white(rgb: Pixels, alpha: np.ndarray) -> Pixels:
     return np.rint(rgb * a + 255.0 * (1.0 - a)).astype(np.uint8)
 
 
-def eighth(values: np.ndarray, white: int = 65535) -> Pixels:
-    return colours(((values.astype(np.int64) * 510 + white) // (2 * white)).astype(np.uint8))
-
-
-def wide(rgb: Pixels) -> np.ndarray:
-    return (rgb[..., 0].astype(np.uint16) << 8) | rgb[..., 1]
-
-
 @dataclass(frozen=True)
 class Kind:
     suffix: str
@@ -102,10 +91,7 @@ SEEN = np.array([0, 255, 128, 7, 255, 255, 30, 90], np.uint8)  # of the palette'
 rgb_image = Image.fromarray
 KINDS = {
     "colour": Kind("png", saved(rgb_image), lambda rgb: rgb),
-    "bmp": Kind("BMP", saved(rgb_image), lambda rgb: rgb),
-    "ppm": Kind("ppm", saved(rgb_image), lambda rgb: rgb),
     "wrong suffix": Kind("jpg", saved(rgb_image, format="PNG"), lambda rgb: rgb),
-    "webp": Kind("webp", saved(rgb_image, lossless=True), lambda rgb: rgb),
     "sideways": Kind("png", sideways, lambda rgb: rgb),
     "grey": Kind("PNG", saved(lambda rgb: Image.fromarray(rgb[..., 0])), lambda rgb: colours(rgb[..., 0])),
     "one bit": Kind(
@@ -128,15 +114,6 @@ KINDS = {
         "png",
         saved(lambda rgb: Image.fromarray(rgb[..., :2].copy(), "LA")),
         lambda rgb: on_white(colours(rgb[..., 0]), rgb[..., 1]),
-    ),
-    "opaque": Kind("png", saved(lambda rgb: Image.fromarray(rgb).convert("RGBA")), lambda rgb: rgb),
-    "16 bits": Kind("png", saved(lambda rgb: Image.fromarray(wide(rgb))), lambda rgb: eighth(wide(rgb))),
-    "16 bits, tiff": Kind("tif", saved(lambda rgb: Image.fromarray(wide(rgb))), lambda rgb: eighth(wide(rgb))),
-    "16 bits, big-endian": Kind(
-        "tiff", saved(lambda rgb: Image.fromarray(wide(rgb).astype(">u2"))), lambda rgb: eighth(wide(rgb))
-    ),
-    "16 bits, pgm": Kind(
-        "pgm", saved(lambda rgb: Image.fromarray(wide(rgb)).convert("I")), lambda rgb: eighth(wide(rgb))
     ),
     "cmyk": Kind(
         "tif",
@@ -207,27 +184,12 @@ def test_training_gets_what_numpy_makes_of_any_folders(tmp_path_factory, tree, g
         elif where:
             (top / where / what).mkdir(exist_ok=True)
     params = {"grey": grey, **({} if alike else {"size": [4, 5]})}
-    lower = [
-        {path.split("/")[0] for name, path, *_ in pictures if name == one} for one in {name for name, *_ in pictures}
-    ]
-    if all(one == lower[0] for one in lower) and len(lower[0]) > 1 and "" not in lower[0]:
-        with pytest.raises(DataError, match="are the classes .* which lie below each of them"):
-            opened(root, params=params)
-        return
     if cut_off is not None:
         spoilt = top / list(expected)[cut_off]
         spoilt.write_bytes(CUT_OFF)
         with pytest.raises(DataError, match=re.escape(f"{spoilt} cannot be read as a picture")):
             opened(root, params=params)
         return
-    deep = [
-        pixels.max() for (*_, kind, _, _), (_, pixels) in zip(pictures, expected.values(), strict=True) if "16" in kind
-    ]
-    if deep and max(deep) <= 60:
-        with pytest.raises(DataError, match=f"{re.escape(str(top))}: pictures of 16 bits hold at most"):
-            opened(root, params=params)
-        return
-    assume(not deep or max(deep) > 68)  # bringing them to one size changes the largest value
     data = opened(root, params=params)
     found, labels = everything(data.train)
     assert len(found) == len(expected)
@@ -254,7 +216,7 @@ def test_training_gets_what_numpy_makes_of_any_folders(tmp_path_factory, tree, g
     }
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", ["colour", "grey", "transparent palette"])
 def test_a_kind_of_picture_is_read_alike_from_a_column(tmp_path, kind) -> None:
     import datasets
 
@@ -266,8 +228,7 @@ def test_a_kind_of_picture_is_read_alike_from_a_column(tmp_path, kind) -> None:
     datasets.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "set"))
     data = opened(tmp_path / "set", name="huggingface", params={"target": "y"})
     pixels = KINDS[kind].expected(rgb)
-    grey = kind in ("grey", "one bit", "grey and alpha") or kind.startswith("16 bits")
-    expected = pixels.transpose(2, 0, 1)[:1] if grey else pixels.transpose(2, 0, 1)
+    expected = pixels.transpose(2, 0, 1)[: 1 if kind == "grey" else 3]
     found, labels = everything(data.train)
     assert found.shape == (2, *expected.shape)
     assert np.abs(found[1].astype(int) - expected).max() <= 1
@@ -300,16 +261,16 @@ def test_pictures_of_a_column_that_cannot_be_one_set_are_named_by_row(tmp_path) 
         return opened(tmp_path / name, name="huggingface", params={"target": "y", **params})
 
     small, large = Image.new("L", (4, 3)), Image.new("RGB", (8, 8), (200, 0, 0))
-    with pytest.raises(DataError, match=r"row 2 of the data, column image is 8x8 and .* row 1 .* is 4x3: say"):
+    with pytest.raises(DataError, match=r"row 2: column image is 8x8 and .* row 1: .* is 4x3: say"):
         stored("sizes", [small, large])
     assert stored("both", [small, large], size=5).about.shape == (3, 5, 5)
     whole = io.BytesIO()
     noise = np.random.default_rng(0).integers(0, 256, (60, 60, 3)).astype(np.uint8)
     Image.fromarray(noise).save(whole, "JPEG")
     cut = {"bytes": whole.getvalue()[:900], "path": None}
-    with pytest.raises(DataError, match=r"row 2 of the data, column image cannot be read as a picture"):
+    with pytest.raises(DataError, match=r"row 2: column image cannot be read as a picture"):
         stored("cut", [Image.fromarray(noise), cut])
-    with pytest.raises(DataError, match=r"row 2 of the data, column image: there is no picture"):
+    with pytest.raises(DataError, match=r"row 2: column image holds nothing"):
         stored("none", [small, None])
     with pytest.raises(ConfigError, match="did you mean size"):
         stored("keys", [small, small], sise=3)
@@ -317,12 +278,8 @@ def test_pictures_of_a_column_that_cannot_be_one_set_are_named_by_row(tmp_path) 
     kinds = datasets.Features({"x": datasets.Value("float32"), "many": datasets.Sequence(image), "one": image})
     rows = {"x": [1.0, 2.0], "many": [[small], [large]], "one": [small, small]}
     datasets.Dataset.from_dict(rows, features=kinds).save_to_disk(str(tmp_path / "lists"))
-    for columns, message in (
-        (["many"], "column many holds lists of pictures"),
-        (["x", "one"], "column one holds pictures;"),
-    ):
-        with pytest.raises(DataError, match=message):
-            opened(tmp_path / "lists", name="huggingface", params={"columns": columns})
+    with pytest.raises(DataError, match="a list or a picture is an input by itself"):
+        opened(tmp_path / "lists", name="huggingface", params={"columns": ["x", "one"]})
     with pytest.raises(ConfigError, match=r"data\.params\.size: no column of .* holds pictures"):
         opened(tmp_path / "lists", name="huggingface", params={"columns": ["x"], "size": 3})
 
@@ -340,11 +297,15 @@ def pair(tmp_path):
 
 @pytest.mark.parametrize(
     ("values", "shown"),
-    [(np.array([[7, 40000]], np.int32), "7 to 40000"), (np.array([[0, 0.5]], np.float32), "0 to 0.5")],
+    [
+        (np.array([[7, 40000]], np.int32), "7 to 40000"),
+        (np.array([[0, 0.5]], np.float32), "0 to 0.5"),
+        (np.array([[0, 4095]], np.uint16), "0 to 4095"),
+    ],
 )
-def test_numbers_of_32_bits_need_a_range(pair, values, shown) -> None:
+def test_numbers_of_more_than_8_bits_need_a_range(pair, values, shown) -> None:
     put(pair / "bee" / "1.tiff", Image.fromarray(values))
-    with pytest.raises(DataError, match=rf"bee/1\.tiff has {shown} in 32 bits.*data\.params\.range"):
+    with pytest.raises(DataError, match=rf"bee/1\.tiff has {shown} in more than 8 bits.*data\.params\.range"):
         opened(pair, params={"size": 2})
 
 
@@ -369,58 +330,7 @@ def test_a_range_says_what_is_black_and_white(tmp_path) -> None:
             opened(tmp_path, params={"range": wrong})
 
 
-def test_16_bits_of_a_camera_that_has_12_need_a_range(tmp_path) -> None:
-    levels = np.array([[0, 2048, 4095]], np.uint16)
-    for name in ("a", "b"):
-        put(tmp_path / name / "0.png", Image.fromarray(levels))
-    with pytest.raises(DataError, match=r"hold at most about 4112 of 65535, .* data\.params\.range = \[0, 4095\]"):
-        opened(tmp_path)
-    grey = everything(opened(tmp_path, params={"range": [0, 4095], "grey": True}).train).inputs
-    assert grey[0].tolist() == [[[0, 128, 255]]]
-    dark = everything(opened(tmp_path, params={"range": [0, 65535], "grey": True}).train).inputs
-    assert dark[0].tolist() == [[[0, 8, 16]]]
-    put(tmp_path / "b" / "1.png", Image.fromarray(levels * 16))
-    assert len(opened(tmp_path).train) == 3, "one is bright"
-
-
-def deep_colour(path: Path, levels: np.ndarray) -> None:
-    """A PNG or TIFF of 16 bits a channel, uint16[height, width, 3], which Pillow cannot write."""
-    path.parent.mkdir(exist_ok=True)
-    height, width, _ = levels.shape
-    if path.suffix == ".png":
-        rows = zlib.compress(b"".join(b"\0" + row.tobytes() for row in levels.astype(">u2")))
-        head = struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)
-        chunks = [(b"IHDR", head), (b"IDAT", rows), (b"IEND", b"")]
-        framed = [struct.pack(">I", len(b)) + a + b + struct.pack(">I", zlib.crc32(a + b)) for a, b in chunks]
-        path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(framed))
-        return
-    data = levels.astype("<u2").tobytes()
-    longs = {256: width, 257: height, 259: 1, 262: 2, 273: 8, 277: 3, 278: height, 279: len(data), 284: 1}
-    tags = [(tag, 4, 1, value) for tag, value in longs.items()] + [(258, 3, 3, 8 + len(data))]
-    body = data + struct.pack("<3H", 16, 16, 16) + struct.pack("<H", len(tags))
-    body += b"".join(struct.pack("<HHII", *tag) for tag in sorted(tags)) + struct.pack("<I", 0)
-    path.write_bytes(b"II*\0" + struct.pack("<I", 8 + len(data) + 6) + body)
-
-
-@pytest.mark.parametrize("suffix", ["png", "tif"])
-def test_colour_of_16_bits_is_refused_where_little_of_it_is_in_use(tmp_path, suffix) -> None:
-    levels = np.arange(18, dtype=np.uint16).reshape(2, 3, 3) * 240
-    for name in ("a", "b"):
-        deep_colour(tmp_path / name / f"0.{suffix}", levels)
-    with pytest.raises(
-        DataError, match="hold at most about 3855 of 65535, and they have colour, of which Pillow keeps"
-    ):
-        opened(tmp_path)
-    with pytest.raises(DataError, match=r"0\.(png|tif) has colour of 16 bits, of which Pillow keeps the upper 8"):
-        opened(tmp_path, params={"range": [0, 4095]})
-    dark = opened(tmp_path, params={"range": [0, 65535]}).train
-    np.testing.assert_array_equal(everything(dark).inputs[0], (levels >> 8).transpose(2, 0, 1))
-    deep_colour(tmp_path / "b" / f"1.{suffix}", levels * 16)
-    data = opened(tmp_path)
-    assert data.train.account()["pictures"] == {f"{'TIFF' if suffix == 'tif' else 'PNG'} RGB of 16 bits": 3}
-
-
-@pytest.mark.parametrize("kind", ["gif", "png", "webp", "tiff"])
+@pytest.mark.parametrize("kind", ["gif", "tiff"])
 def test_a_picture_of_several_frames_is_refused(pair, kind) -> None:
     frames = [Image.new("RGB", (4, 3), (k, 0, 0)) for k in (0, 255)]
     put(pair / "bee" / f"1.{kind}", frames[0], save_all=True, append_images=frames[1:])
@@ -530,24 +440,10 @@ DOUBTFUL: dict[str, tuple[Change, str]] = {
     "junk alone": (lambda root: put(root / "cat" / ".x.png"), r"/cat would be a class and holds no pictures"),
     "upper and lower case": (lambda root: put(root / "Bee" / "0.png"), r"folders 'Bee' and 'bee' would be two classes"),
     "a space": (lambda root: put(root / "bee " / "0.png"), r"folders 'bee' and 'bee ' would be two classes"),
-    "a leading zero": (
-        lambda root: [put(root / name / "0.png") for name in ("7", "07")],
-        r"folders '07' and '7' would be two classes",
-    ),
-    "a copy": (
-        lambda root: put(root / "bee - Copy (2)" / "0.png"),
-        r"folders 'bee' and 'bee - Copy \(2\)' would be two",
-    ),
-    "what nobody sees": (
-        lambda root: put(root / "bee\u200b" / "0.png"),
-        r"'bee' and 'bee\\u200b' would be two classes",
-    ),
     "decomposed": (
         lambda root: [put(root / name / "0.png") for name in (NFC, NFD)],
         r"has two folders 'fraîche', written 'frai\\u0302che' and 'fra\\xeeche'",
     ),
-    "no suffix": (lambda root: put(root / "bee" / "1", format="PNG"), r"bee/1 is a picture \(PNG\)"),
-    "another suffix": (lambda root: put(root / "bee" / "1.bak", format="JPEG"), r"bee/1\.bak is a picture \(JPEG\)"),
     "no picture": (
         lambda root: (root / "bee" / "1.jpg").write_text("<html>"),
         r"bee/1\.jpg cannot be read as a picture",
@@ -660,62 +556,3 @@ def test_the_first_examples_in_the_order_of_classes_are_no_sample(tmp_path, key)
     with pytest.raises(DataError, match="the first 3 of 6 examples are all of one class"):
         opened(tmp_path, **{key: 3})
     assert len(getattr(opened(tmp_path, **{key: 4}), key.split("_")[0])) == 4
-
-
-@pytest.mark.parametrize(
-    ("folders", "said"),
-    [
-        (["day1/cat", "day1/dog", "day2/cat"], "the folders day1, day2 are the classes, and several of them hold cat;"),
-        (["cat/day1", "cat/day2", "dog/day1"], ""),
-        (["cat/tabby", "cat/black", "dog/pug", "dog/black"], ""),
-        (["cat", "dog/day1", "dog/cat"], ""),
-    ],
-)
-def test_days_with_the_same_folders_are_hardly_classes(tmp_path, folders, said) -> None:
-    for k, folder in enumerate(folders):
-        put(tmp_path / folder / "0.png", Image.new("RGB", (4, 3), (80 * k, 0, 0)))
-    data = opened(tmp_path)
-    found = doubts(data.train, data.about, whole=True)
-    assert len(found) == bool(said) and "".join(found).startswith(said)
-
-
-def test_pictures_that_are_copies_are_said(tmp_path) -> None:
-    def draw(folder: str, first: int, count: int) -> None:
-        for k in range(first, first + count):
-            put(tmp_path / folder / f"{folder[0]}{k}.png", Image.new("RGB", (4, 3), (k % 200, k // 200, 0)))
-
-    def said() -> list[str]:
-        data = opened(tmp_path)
-        return doubts(data.train, data.about, whole=True, test=data.test)
-
-    for folder, first in (("train/cat", 0), ("train/dog", 100), ("test/cat", 200), ("test/dog", 240)):
-        draw(folder, first, 20)
-    draw("train/old", 15, 25)
-    draw("test/dog", 100, 20)
-    assert said() == []
-    draw("train/old", 5, 12)
-    draw("test/cat", 0, 20)
-    assert said() == [
-        "15 pictures are in cat and old; if these are one class, put them into one",
-        "40 of 80 test examples are training examples too, so their score says little; test on others",
-    ]
-
-
-def test_two_ways_to_read_the_same_folders_are_asked_about(tmp_path) -> None:
-    for above in ("cat", "dog"):
-        for year in ("2023", "2024"):
-            put(tmp_path / above / year / "0.png")
-    with pytest.raises(DataError, match=r"are the classes cat, dog, or 2023, 2024, which lie below each of them\?"):
-        opened(tmp_path)
-    assert opened(tmp_path, labels=["cat", "dog"]).about.classes == 2
-    put(tmp_path / "cat" / "1.png")
-    assert opened(tmp_path).about.names == ("cat", "dog")
-
-
-@pytest.mark.parametrize("names", [("images", "masks"), ("Images", "Labels")])
-def test_pictures_and_their_masks_are_no_classes(tmp_path, names) -> None:
-    for k, name in enumerate(names):
-        put(tmp_path / name / "0.png", Image.new("RGB", (4, 4), (k, 0, 0)))
-    with pytest.raises(DataError, match=f"has {names[0]} and {names[1]}, as pictures and their masks lie"):
-        opened(tmp_path)
-    assert opened(tmp_path, labels=list(names)).about.classes == 2

@@ -132,166 +132,6 @@ def test_pictures_train(zoo):
     assert board.evaluate(board.initial(1)).examples == 1
 
 
-# -- tables --------------------------------------------------------------------------------------
-
-CSV = "temp,hum,kind,price\n1.5,2,ant,10\n2.5,3,bee,20.5\n-1,4,ant,30\n"
-
-
-def put(folder: Path, name: str, text: str) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text(text)
-    return folder
-
-
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_columns_of_a_table_by_name(tmp_path, kind):
-    put(tmp_path, "train.csv", CSV)
-    put(tmp_path, "test.csv", CSV.replace("bee", "ant"))
-    if kind == "parquet":
-        import pyarrow.csv
-        import pyarrow.parquet
-
-        for part in ("train", "test"):
-            table = pyarrow.csv.read_csv(tmp_path / f"{part}.csv")
-            pyarrow.parquet.write_table(table, tmp_path / f"{part}.parquet")
-    data = open_data(section(kind, tmp_path, params={"target": "kind", "columns": ["hum", "temp"]}))
-    inputs, targets = everything(data)
-    assert inputs.tolist() == [[2, 1.5], [3, 2.5], [4, -1]]
-    assert (inputs.dtype, targets.tolist(), data.about.names) == (np.float32, [0, 1, 0], ("ant", "bee"))
-    values = open_data(section(kind, tmp_path, params={"target": "price", "columns": ["hum", "temp"]}))
-    assert (values.about.target, everything(values)[1].tolist()) == ("values", [10.0, 20.5, 30.0])
-    several = open_data(section(kind, tmp_path, params={"target": ["price", "hum"], "columns": "temp"}))
-    assert (several.about.target, several.about.outputs) == ("values", 2)
-    assert everything(several)[0].shape == (3, 1)
-    whole = open_data(section(kind, tmp_path, params={"target": "hum", "columns": ["temp"]}))
-    assert (whole.about.target, whole.about.classes) == ("class", 5)
-    stated = open_data(section(kind, tmp_path, target="values", params={"target": "hum", "columns": ["temp"]}))
-    assert stated.about.target == "values"
-    alone = open_data(section(kind, tmp_path, params={"columns": ["temp", "hum"]}))
-    assert alone.about.target == "none"
-
-
-@pytest.mark.parametrize("target", ["c", ["c"], ["c", "d"]])
-def test_columns_of_0_and_1_may_be_labels(tmp_path, target):
-    put(tmp_path, "train.csv", "a,c,d\n1.5,0,1\n2.5,1,1\n")
-    data = open_data(section("csv", tmp_path, target="labels", params={"target": target, "columns": "a"}))
-    assert (data.about.target, everything(data)[1].tolist()) == (
-        "labels",
-        [[0, 1], [1, 1]] if "d" in target else [[0], [1]],
-    )
-    put(tmp_path, "train.csv", "a,c,d\n1.5,0,1\n2.5,2,1\n")
-    with pytest.raises(DataError, match="line 3: column c holds 2, and with data.target = labels all are 0 or 1"):
-        open_data(section("csv", tmp_path, target="labels", params={"target": target, "columns": "a"}))
-
-
-def test_labels_of_a_table_have_the_declared_numbers(tmp_path):
-    put(tmp_path, "any.csv", CSV)
-    data = open_data(section("csv", tmp_path, labels=["cat", "bee", "ant"], params={"target": "kind"}))
-    assert everything(data)[1].tolist() == [2, 1, 2]
-    assert data.about.classes == 3
-
-
-@pytest.mark.parametrize(
-    ("text", "keys", "error", "message"),
-    [
-        (CSV, {"params": {"target": "prize"}}, DataError, "no column 'prize'; did you mean price?"),
-        (
-            CSV,
-            {"params": {"target": "price"}},
-            DataError,
-            r"train\.csv, line 2: column kind holds 'ant', and inputs are numbers",
-        ),
-        (CSV, {"params": {"taget": "price"}}, ConfigError, "did you mean target"),
-        (CSV, {"params": {"target": 3}}, ConfigError, "name a column or a list of columns"),
-        (CSV, {"params": {"delimiter": "::"}}, ConfigError, "it is one character"),
-        (CSV, {"params": {"target": "hum", "columns": ["hum"]}}, ConfigError, "'hum' is an input and the target"),
-        ("a,b\n1,2\n3\n", {}, DataError, r"train\.csv, line 3: expected 2 values, as in the first line, found 1"),
-        ("a,b\n1,\n", {}, DataError, r"line 2: column b is empty"),
-        ("a,b\n", {}, DataError, "there are no examples"),
-        ("", {}, DataError, "no column is left for the inputs"),
-        ("a,b\n1,1\nnan,1\n", {}, DataError, r"line 3: column a holds 'nan'.* and inputs are numbers"),
-        ("a,b,a\n1,2,3\n", {}, DataError, "there are 2 columns 'a'; give each a name of its own"),
-        (
-            "a;b\n1;x\n2;3\n",
-            {"params": {"delimiter": ";", "target": "b"}},
-            DataError,
-            r"line 3: column b holds '3' among texts",
-        ),
-    ],
-)
-def test_tables_that_cannot_be_read(tmp_path, text, keys, error, message):
-    put(tmp_path, "train.csv", text)
-    with pytest.raises(error, match=message):
-        open_data(section("csv", tmp_path, **keys))
-
-
-def test_which_table_it_is_must_be_clear(tmp_path):
-    with pytest.raises(DataError, match=r"expected train\.csv .* there is none"):
-        locate(section("csv", tmp_path), Board())
-    put(tmp_path, "a.csv", CSV)
-    put(tmp_path, "b.csv", CSV)
-    with pytest.raises(DataError, match=r"there are a\.csv, b\.csv"):
-        locate(section("csv", tmp_path), Board())
-    (tmp_path / "train.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(DataError, match="cannot be read as parquet"):
-        open_data(section("parquet", tmp_path))
-    (tmp_path / "train.csv").write_bytes(b"a,b\n\xff,1\n")
-    with pytest.raises(DataError, match=r"train\.csv cannot be read as csv: line 2: not text in UTF-8"):
-        open_data(section("csv", tmp_path))
-
-
-def test_lists_in_a_parquet_column_are_inputs(tmp_path):
-    import pyarrow
-    import pyarrow.parquet
-
-    tokens = [[1, 2, 3], [4, 5, 6]]
-    pyarrow.parquet.write_table(pyarrow.table({"ids": tokens, "y": [0, 1]}), tmp_path / "train.parquet")
-    data = open_data(section("parquet", tmp_path, params={"target": "y"}))
-    assert (data.about.dtype, everything(data)[0].tolist()) == ("int64", tokens)
-    pyarrow.parquet.write_table(pyarrow.table({"ids": [[1], [2, 3]], "y": [0, 1]}), tmp_path / "train.parquet")
-    with pytest.raises(DataError, match="lists of different lengths; pad them"):
-        open_data(section("parquet", tmp_path, params={"target": "y"}))
-
-
-def test_a_data_set_of_huggingface_on_the_disk(tmp_path):
-    import datasets
-
-    features = datasets.Features(
-        {"ids": datasets.Sequence(datasets.Value("int64")), "kind": datasets.ClassLabel(names=["ant", "bee"])}
-    )
-    part = datasets.Dataset.from_dict({"ids": [[1, 2], [3, 4], [5, 6]], "kind": [0, 1, 1]}, features=features)
-    datasets.DatasetDict(train=part, test=part.select([0])).save_to_disk(str(tmp_path / "both"))
-    data = open_data(section("huggingface", tmp_path / "both", params={"target": "kind"}))
-    inputs, targets = everything(data)
-    assert (inputs.tolist(), inputs.dtype, targets.tolist()) == ([[1, 2], [3, 4], [5, 6]], np.int64, [0, 1, 1])
-    assert (data.about.names, len(data.test)) == (("ant", "bee"), 1)
-    part.save_to_disk(str(tmp_path / "one"))
-    assert open_data(section("huggingface", tmp_path / "one", params={"target": "kind"})).test is None
-    (tmp_path / "none").mkdir()
-    with pytest.raises(DataError, match=r"is not what Dataset\.save_to_disk wrote"):
-        open_data(section("huggingface", tmp_path / "none"))
-
-
-@pytest.mark.parametrize("names", [["ant", "cat"], ["cat", "bee", "ant"], ["ant", "dog"]])
-def test_a_part_that_numbers_its_classes_for_itself_goes_by_their_names(tmp_path, names):
-    """As `class_encode_column` does, called on each part."""
-    import datasets
-
-    def part(labels, kinds):
-        features = datasets.Features({"x": datasets.Value("float32"), "y": datasets.ClassLabel(names=labels)})
-        rows = {"x": [0.5 * k for k in range(len(kinds))], "y": [labels.index(kind) for kind in kinds]}
-        return datasets.Dataset.from_dict(rows, features=features)
-
-    train = part(["ant", "bee", "cat"], ["ant", "bee", "cat", "bee"])
-    datasets.DatasetDict(train=train, test=part(names, names)).save_to_disk(str(tmp_path))
-    found = section("huggingface", tmp_path, params={"target": "y"})
-    if "dog" in names:
-        with pytest.raises(DataError, match="holds 'dog', which is not one of"):
-            open_data(found)
-    else:
-        assert open_data(found).test.labels.tolist() == [["ant", "bee", "cat"].index(name) for name in names]
-
-
 # -- arrays --------------------------------------------------------------------------------------
 
 
@@ -369,7 +209,8 @@ def test_an_array_that_claims_more_than_is_there_takes_no_memory(tmp_path, shape
     ("name", "module", "cure"),
     [
         ("image-folder", "PIL", "pip install pillow"),
-        ("parquet", "pyarrow", "pip install pyarrow"),
+        ("csv", "pandas", "pip install pandas"),
+        ("parquet", "pyarrow", "pip install pandas pyarrow"),
         ("huggingface", "datasets", "pip install datasets"),
     ],
 )
@@ -400,7 +241,7 @@ def test_extras_are_declared():
     import tomllib
 
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    assert {"images", "parquet", "huggingface"} <= set(project["optional-dependencies"])
+    assert {"images", "tables", "parquet", "huggingface"} <= set(project["optional-dependencies"])
     assert json.dumps(project["dependencies"]).count("pillow") == 0
 
 

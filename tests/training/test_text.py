@@ -1,6 +1,5 @@
 """Texts as token ids: tokenisers, AG News, sentence lengths."""
 
-import json
 import zlib
 
 import numpy as np
@@ -42,13 +41,12 @@ def test_lists_have_one_length():
 
 @pytest.fixture(params=["vocab.txt", "tokenizer.json"])
 def vocabulary(request, tmp_path):
-    if request.param == "vocab.txt":
-        (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
-    else:
-        model = {"type": "WordPiece", "vocab": {t: k for k, t in enumerate(PIECES)}}
-        normalizer = {"type": "BertNormalizer", "lowercase": True, "strip_accents": None}
-        text = json.dumps({"model": model, "normalizer": normalizer})
-        (tmp_path / "tokenizer.json").write_text(text)
+    file = tmp_path / "vocab.txt"
+    file.write_text("\n".join(PIECES) + "\n")
+    if request.param != "vocab.txt":
+        made = pytest.importorskip("tokenizers").BertWordPieceTokenizer(str(file))
+        made.save(str(tmp_path / request.param))
+        file.unlink()
     return tmp_path
 
 
@@ -84,9 +82,7 @@ def test_transformers_tokenises_the_same(tmp_path):
         ("vocab.txt", "[UNK]\n[CLS]\n[SEP]\n", r"no \[PAD\]"),
         ("vocab.txt", "x\n" + "\n".join(SPECIAL), r"\[PAD\] must have id 0, not 1"),
         ("tokenizer.json", "{", "no tokeniser"),
-        ("tokenizer.json", '{"model": {"type": "BPE", "vocab": {}}}', "found BPE"),
-        ("tokenizer.json", '{"model": {"type": "WordPiece", "vocab": {"a": "b"}}}', "WordPiece"),
-        ("tokenizer.json", '{"model": {"type": "Unigram", "vocab": [["a", 0.5, 1]]}}', "tokeniser"),
+        ("tokenizer.json", '{"model": {"type": "WordPiece", "vocab": {"a": "b"}}}', "no tokeniser"),
     ],
 )
 def test_vocabularies_that_do_not_fit_are_refused(tmp_path, file, text, message):
@@ -165,34 +161,6 @@ def test_sentence_length(tmp_path):
 def test_folders_without_texts_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"it has no text files \(\*\.txt\); set data\.dir"):
         locate(DataSection(name="sentence-length", dir=str(tmp_path)))
-    with pytest.raises(DataError, match="it has no train.csv and test.csv"):
-        locate(DataSection(name="ag-news", dir=str(tmp_path)))
     section = written(tmp_path, {"short.txt": "Too short. Yes."})
     with pytest.raises(DataError, match="too few sentences"):
         open_data(section)
-
-
-ARTICLES = '"3","Wall St. ""Bears""","Reuters - Short-sellers,\\seeing green."\n"1","A","B"\n'
-
-
-def test_ag_news(tmp_path):
-    folder = tmp_path / "ag_news_csv"
-    folder.mkdir()
-    (folder / "train.csv").write_text(ARTICLES)
-    (folder / "test.csv").write_text('"4","Sci","Tech"\n')
-    section = DataSection(name="ag-news", dir=str(tmp_path))
-    locate(section)
-    data = open_data(section)
-    assert data.about.shape == (128,) and data.about.classes == 4
-    assert data.train.labels.tolist() == [2, 0] and data.test.labels.tolist() == [3]
-    text = 'Wall St. "Bears" Reuters - Short-sellers, seeing green.'
-    wanted = encode([text, "A B"], HashedWords(), 128).take(np.arange(2))
-    np.testing.assert_array_equal(data.train.inputs.take(np.arange(2)), wanted)
-
-
-@pytest.mark.parametrize("line", ['"5","a","b"', '"1","a"', '"x","a","b"', ""])
-def test_damaged_articles_are_named(tmp_path, line):
-    (tmp_path / "test.csv").write_text('"4","Sci","Tech"\n')
-    (tmp_path / "train.csv").write_text(ARTICLES + line + "\n" if line else "")
-    with pytest.raises(DataError, match=r"train\.csv(, line 3: a line is| has no articles)"):
-        open_data(DataSection(name="ag-news", dir=str(tmp_path)))

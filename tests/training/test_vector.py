@@ -12,7 +12,6 @@ from torch import nn
 from edgegossip.training.vector import ModelVector, shared_tensors
 from edgegossip.types import UsageError
 
-STAGED = [False, True]  # tensor by tensor, and through the memory that a GPU's copies pass
 DEVICES = [
     "cpu",
     *(["cuda"] if torch.cuda.is_available() else []),
@@ -39,10 +38,9 @@ def test_parameters_come_first_then_float_buffers_and_no_integers() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("staged", STAGED)
-def test_what_is_read_is_what_is_there_and_what_was_written(staged: bool, device: str) -> None:
+def test_what_is_read_is_what_is_there_and_what_was_written(device: str) -> None:
     net = module().to(device)
-    vector = ModelVector(net, staged=staged or device != "cpu")
+    vector = ModelVector(net)
     x = vector.read()
     for name, view in vector.layout.views(x).items():
         np.testing.assert_array_equal(view, net.state_dict()[name].cpu().numpy())
@@ -55,9 +53,8 @@ def test_what_is_read_is_what_is_there_and_what_was_written(staged: bool, device
     np.testing.assert_array_equal(vector.read(), x)
 
 
-@pytest.mark.parametrize("staged", STAGED)
-def test_the_vector_is_its_callers_alone(staged: bool) -> None:
-    vector = ModelVector(module(), staged=staged)
+def test_the_vector_is_its_callers_alone() -> None:
+    vector = ModelVector(module())
     x = vector.read()
     kept = x.copy()
     vector.write(np.zeros_like(x))
@@ -67,9 +64,8 @@ def test_the_vector_is_its_callers_alone(staged: bool) -> None:
     np.testing.assert_array_equal(vector.read(), kept)
 
 
-@pytest.mark.parametrize("staged", STAGED)
-def test_a_read_only_vector_is_written_without_a_warning_and_stays(staged: bool) -> None:
-    vector = ModelVector(module(), staged=staged)
+def test_a_read_only_vector_is_written_without_a_warning_and_stays() -> None:
+    vector = ModelVector(module())
     x = vector.read() * 0 + 0.5
     x.flags.writeable = False
     with warnings.catch_warnings():
@@ -78,25 +74,23 @@ def test_a_read_only_vector_is_written_without_a_warning_and_stays(staged: bool)
     assert (vector.read() == 0.5).all() and (x == 0.5).all()
 
 
-@pytest.mark.parametrize("staged", STAGED)
-def test_channels_last_is_a_matter_of_memory_only(staged: bool) -> None:
+def test_channels_last_is_a_matter_of_memory_only() -> None:
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 6, (3, 1), groups=2), nn.Conv2d(6, 2, 1))
     expected = ModelVector(plain).read()
     turned = plain.to(memory_format=torch.channels_last)
     assert not turned[0].weight.is_contiguous()
-    vector = ModelVector(turned, staged=staged)
+    vector = ModelVector(turned)
     np.testing.assert_array_equal(vector.read(), expected)
     vector.write(expected[::-1].copy())
     np.testing.assert_array_equal(vector.read(), expected[::-1])
     assert not turned[0].weight.is_contiguous()
 
 
-@pytest.mark.parametrize("staged", STAGED)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_other_types_travel_as_float32(dtype: torch.dtype, staged: bool) -> None:
+def test_other_types_travel_as_float32(dtype: torch.dtype) -> None:
     net = nn.Linear(5, 3).to(dtype)
-    vector = ModelVector(net, staged=staged)
+    vector = ModelVector(net)
     x = vector.read()
     assert x.dtype == np.float32
     np.testing.assert_array_equal(vector.layout.views(x)["weight"], net.weight.detach().float().numpy())
@@ -105,11 +99,10 @@ def test_other_types_travel_as_float32(dtype: torch.dtype, staged: bool) -> None
     assert net.weight.dtype == dtype and (vector.read() == halves).all()
 
 
-@pytest.mark.parametrize("staged", STAGED)
-def test_a_complex_parameter_travels_as_its_two_parts(staged: bool) -> None:
+def test_a_complex_parameter_travels_as_its_two_parts() -> None:
     net = nn.Module()
     net.w = nn.Parameter(torch.tensor([[1 + 2j, 3 - 4j]]))
-    vector = ModelVector(net, staged=staged)
+    vector = ModelVector(net)
     assert vector.layout.tensors[0].shape == (1, 2, 2)
     assert vector.read().tolist() == [1, 2, 3, -4]
     vector.write(np.array([5, 6, 7, 8], np.float32))

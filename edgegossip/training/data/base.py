@@ -39,11 +39,6 @@ class Batch(NamedTuple):
 class Inputs(Protocol):
     """Gives inputs of many examples; they may live on disk."""
 
-    @property
-    def told(self) -> Mapping[str, Any]:
-        """Return what their reader has to say of them, such as the columns that one is made of."""
-        return {}
-
     def __len__(self) -> int: ...
 
     def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
@@ -63,7 +58,6 @@ class InMemory(Inputs):
     """Holds inputs that are one array (or a memory map), [n, *shape]."""
 
     array: NDArray[Any]
-    told: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.array)
@@ -80,11 +74,6 @@ class Selected(Inputs):
     inputs: Inputs
     indices: NDArray[np.int64]
 
-    @property
-    @override
-    def told(self) -> Mapping[str, Any]:
-        return self.inputs.told
-
     def __len__(self) -> int:
         return len(self.indices)
 
@@ -98,10 +87,12 @@ class Examples:
     """Holds n inputs with their targets, in any order one likes (torch's map-style `Dataset`).
 
     targets is [n, ...] (labels: int64[n], 0..classes-1), or None where there is none, or where a
-    target comes only together with its input (`Items`)."""
+    target comes only together with its input (`Items`). `told`: what their reader has to say of
+    them, such as the columns that one is made of."""
 
     targets: NDArray[Any] | None
     inputs: Inputs
+    told: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -122,26 +113,21 @@ class Examples:
     def only(self, indices: NDArray[np.int64]) -> Examples:
         """Return these examples alone. Nothing is read or copied."""
         targets = None if self.targets is None else self.targets[indices]
-        return Examples(targets, Selected(self.inputs, indices))
+        return replace(self, targets=targets, inputs=Selected(self.inputs, indices))
 
     def apart(self, indices: NDArray[np.int64]) -> Examples:
         """Return these examples alone, read into memory, so that nothing of the others is held."""
         inputs, targets = self.take(indices)
-        return Examples(targets, InMemory(inputs))
+        return Examples(targets, InMemory(inputs), told=self.told)
 
     def known_sums(self) -> tuple[int, NDArray[np.float64], NDArray[np.float64]] | None:
         """Return count, sums and squares of the values of each channel, where they are known
         without reading (`schema.Sums`)."""
         return None
 
-    def known_marks(self) -> NDArray[np.int64] | None:
-        """Return a number for each input, which only equal ones share, where it is known without
-        reading."""
-        return None
-
     def account(self) -> dict[str, Any]:
         """Return what was read and what was not, by words, where there is something to say."""
-        return dict(self.inputs.told)
+        return dict(self.told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +137,6 @@ class ItemInputs(Inputs):
 
     item: Callable[[int], Batch]
     count: int
-    told: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.count
@@ -176,7 +161,7 @@ class Items(Examples):
     def only(self, indices: NDArray[np.int64]) -> Items:
         targets = None if self.targets is None else self.targets[indices]
         item, kept = self.inputs.item, np.asarray(indices, np.int64)
-        return Items(targets, ItemInputs(lambda k: item(int(kept[k])), len(kept), self.inputs.told))
+        return replace(self, targets=targets, inputs=ItemInputs(lambda k: item(int(kept[k])), len(kept)))
 
     @override
     def apart(self, indices: NDArray[np.int64]) -> Items:

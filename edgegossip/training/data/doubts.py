@@ -4,26 +4,22 @@ the first round, by `edgegossip data describe`, and by the verdict of a run that
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.training.data.base import Batch, Description, Examples, ExampleStream, InMemory, Items, Part, Selected
-from edgegossip.training.data.schema import blurred, chunks, composed, twins
+from edgegossip.training.data.schema import blurred
 
 _LOOKED_AT, _MADE = 64, 8  # examples, spread over all; of those that are made one by one
 _VALUES = 1 << 21  # in them
 _FAINT = 0.02  # where normalised inputs differ by less, a model sees the same in all
 _ROWS = 20  # a table has at least, of which anything is said
 _CODES = (999, 9999, 99999, 999999)  # of no measurement, with either sign: one of them is enough
-_COMPARED = 4096  # rows of a training and of a test table
 _MEASURED = 10  # different values of a column make it one of measurements
 _NAMED = 4  # classes, folders and columns
-_TIMES = 20  # the largest value is less than most others by so much: another unit
 _LARGE = 100.0  # where a first step of any usual learning rate is far too large
 
 
@@ -40,7 +36,7 @@ def doubts(train: Part, about: Description, whole: bool = False, test: Examples 
     if (inputs == inputs[:1]).all():
         what = f"every value is {inputs.flat[0]}" if (inputs == inputs.flat[0]).all() else "every input is the same"
         return [f"{what}{some}, and nothing can be told apart by them; look at how the data were made and are read"]
-    found = _about_columns(train, inputs, about, whole)
+    found = _about_columns(train, inputs, about)
     if not found and about.dtype != "int64" and about.scale != "together":
         found = _about_inputs(inputs, about)
     found += _about_classes(train, test, about) if whole else []
@@ -51,7 +47,7 @@ def doubts(train: Part, about: Description, whole: bool = False, test: Examples 
     if about.target == "values" and batch.targets is not None:
         whole_of = train.targets if train.targets is not None and train.targets.size <= _VALUES else batch.targets
         found += _about_values(np.asarray(whole_of))
-    return found + ([] if test is None or not len(test) else _about_test(train, test, about, whole))
+    return found
 
 
 def sizes(train: Part, about: Description) -> dict[str, float]:
@@ -93,181 +89,50 @@ def _by_channel(inputs: NDArray[Any]) -> list[NDArray[Any]]:
     return [inputs[:, k].reshape(-1) for k in range(inputs.shape[1])]
 
 
-def _about_columns(train: Examples, inputs: NDArray[Any], about: Description, whole: bool) -> list[str]:
-    """What loggers write where they measured nothing, and numbers of rows."""
+def _about_columns(train: Examples, inputs: NDArray[Any], about: Description) -> list[str]:
+    """What loggers write where they measured nothing."""
     if about.dtype != "float32":
         return []
     table = _rows(train)
     some = inputs if table is None else table[:: 1 + table.size // _VALUES]
     of = "rows" if table is not None and len(some) == len(table) else "values that were looked at"
-    found = []
-    for k, (name, values) in enumerate(zip(_channels(about), _by_channel(some), strict=True)):
-        found += [f"{name} {said}" for said in _of_nothing(values.astype(np.float64), of, table is not None)]
-        counted = whole and about.columns and table is not None and values[0] in (0, 1)
-        if counted and table is not None and np.array_equal(table[:, k], np.arange(len(table)) + values[0]):
-            found.append(
-                f"{name} counts the rows, from {values[0]:g} on; if it is no input, choose others (data.params.columns)"
-            )
-    return found
+    columns = zip(_channels(about), _by_channel(some), strict=True)
+    return [f"{name} {said}" for name, values in columns for said in _of_nothing(values.astype(np.float64), of)]
 
 
-def _of_nothing(values: NDArray[np.float64], of: str, zero: bool) -> list[str]:
-    """What is said of a code among measurements: it lies far from all others, or is the only one
-    below zero, and a whole one among fractions. `zero`: may be one, and no value of its own."""
+def _of_nothing(values: NDArray[np.float64], of: str) -> list[str]:
+    """What is said of a code among measurements: it lies farther from all others than these from
+    each other."""
     found = []
     for code in (values.min(), values.max()) if len(values) >= _ROWS else ():
         rest = values[values != code]
         count = len(values) - len(rest)
-        if not len(rest) or not (span := np.ptp(rest)):
+        if not code or not len(rest) or not (span := np.ptp(rest)) or np.abs(rest - code).min() <= span:
             continue
-        known = abs(code) in _CODES
         measured = 1 < count <= len(rest) and len(np.unique(rest[:_LOOKED_AT])) >= _MEASURED
-        far = (known or (measured and (zero or code != 0))) and np.abs(rest - code).min() > span
-        whole = measured and code % 1 == 0 and (rest[:_LOOKED_AT] % 1).any()
-        if far or (code < 0 <= rest.min() and (known or whole)):
+        if measured or abs(code) in _CODES:
             found.append(
-                f"holds {code:g} in {count} of {len(values)} {of}, {'far from its' if far else 'and no'} other values"
-                f"{'' if far else ' below 0'}, {rest.min():g} to {rest.max():g}; if it means that nothing was measured, "
-                "leave these rows out"
+                f"holds {code:g} in {count} of {len(values)} {of}, far from its other values, {rest.min():g} to "
+                f"{rest.max():g}; if it means that nothing was measured, leave these rows out"
             )
     return found
 
 
 def _about_classes(train: Examples, test: Examples | None, about: Description) -> list[str]:
     """Classes that are hardly what was meant, where the data alone say which there are."""
-    if about.target != "class" or about.declared or train.targets is None:
+    if about.target != "class" or about.declared or about.names or train.targets is None:
         return []
-    found = _about_folders(train.account().get("folders", {}), about) + _about_copies(train, about)
-    if about.names:
-        pair = twins(about.names)
-        return found + (
-            [f"the classes {pair[0]!r} and {pair[1]!r} are hardly two; make them one, or declare data.labels"]
-            if pair
-            else []
-        )
-    held = np.unique(train.targets)
-    if about.classes > 2 and held.tolist() == list(range(1, about.classes)):
+    found, held = [], np.unique(train.targets)
+    gaps = 2 * len(held) < about.classes or (len(held) > 2 and np.diff(held).min() > 1)
+    if gaps or (about.classes > 2 and held[0] > 0):
         found.append(
-            f"class 0 of {about.classes} has no example, and all others have; if they are numbered from 1, subtract 1"
-        )
-    elif 2 * len(held) < about.classes or (len(held) > 2 and np.diff(held).min() > 1):
-        found.append(
-            f"of {about.classes} classes only {_named(list(map(str, held)))} have examples; if these are codes, number "
-            "classes from 0, or in a table name them in data.labels; else declare data.classes"
+            f"of {about.classes} classes only {_named(list(map(str, held)))} have examples; number classes from 0, or in a "
+            "table name them in data.labels; if some are only elsewhere, declare data.classes"
         )
     tested = None if test is None else test.targets
     if tested is not None and len(alone := np.setdiff1d(tested, held)):
         found.append(f"of class {_named(list(map(str, alone)))} there are examples to test on and none to train on")
     return found
-
-
-def _about_folders(folders: Mapping[str, int], about: Description) -> list[str]:
-    """Of folders of pictures: whether classes lie the other way round, below days or places."""
-    below: dict[str, set[str]] = {}
-    for folder in folders:
-        parts = [composed(part) for part in folder.split("/")]
-        parts = parts if parts[0] in about.names else parts[1:]  # of the training or the test part
-        below.setdefault(parts[0] if parts else "", set()).add(parts[1] if len(parts) > 1 else "")
-    names = [name for found in below.values() for name in found]
-    both = sorted(name for name in set(names) if names.count(name) > 1)
-    if "" in names or len(set(names)) < 2 or 2 * len(both) < len(set(names)):
-        return []
-    if _are_numbered(set(names)) and not _are_numbered(below):
-        return []
-    return [
-        f"the folders {_named(sorted(below))} are the classes, and several of them hold {_named(both)}; if the classes are "
-        "such as these, sort the pictures by them; else declare data.labels"
-    ]
-
-
-def _about_copies(train: Examples, about: Description) -> list[str]:
-    """Of pictures: whether a class is made of those of another."""
-    if (marks := train.known_marks()) is None:
-        return []
-    classes: dict[int, set[int]] = {}
-    for mark, label in zip(marks.tolist(), train.labels.tolist(), strict=True):
-        classes.setdefault(mark, set()).add(label)
-    several = Counter(tuple(sorted(of)) for of in classes.values() if len(of) > 1)
-    for pair, count in several.most_common(1):
-        if 2 * count > min(len({m for m, of in classes.items() if label in of}) for label in pair):
-            names = " and ".join(about.names[label] if about.names else str(label) for label in pair[:_NAMED])
-            return [f"{count} pictures are in {names}; if these are one class, put them into one"]
-    return []
-
-
-def _are_numbered(names: Collection[str]) -> bool:
-    """Whether names differ in their digits alone, as days do."""
-    stems = {re.sub("[0-9]+", "", name) for name in names}
-    return len(stems) == 1 and stems != {""}
-
-
-def _about_test(train: Examples, test: Examples, about: Description, whole: bool) -> list[str]:
-    """What makes the score of a test part say nothing."""
-    found = []
-    # A dealt share is small beside a test part, of which it may lie in all.
-    least = len(test) if whole else min(len(train), len(test))
-    if least >= _ROWS and 2 * (count := _in_both(train, test, least)) >= least:
-        found.append(
-            f"{count} of {len(test)} test examples are training examples too, so their score says little; test on others"
-        )
-    if whole and about.dtype != "int64":
-        tables = _rows(train), _rows(test)
-        a, b = (
-            _sample(part, about).inputs if table is None else table[:: 1 + len(table) // _COMPARED]
-            for table, part in zip(tables, (train, test), strict=True)
-        )
-        pairs = dict(zip(_channels(about), zip(_by_channel(a), _by_channel(b), strict=True), strict=True))
-        if about.target == "values" and train.targets is not None and test.targets is not None:
-            pairs["the target"] = np.ravel(train.targets), np.ravel(test.targets)
-        if other := [name for name, pair in pairs.items() if _is_other(*pair)]:
-            (ours, theirs), rest = pairs[other[0]], f" (and so {_named(other[1:])})" if other[1:] else ""
-            found.append(
-                f"{other[0]} is {theirs.min():g} to {theirs.max():g} in what is tested on, and {ours.min():g} to "
-                f"{ours.max():g} in what is trained on{rest}; give both the same units"
-            )
-    return found
-
-
-def _in_both(train: Examples, test: Examples, of: int) -> int:
-    """How many test examples, `of` so many, are training examples, beyond what examples repeat each
-    other."""
-    ours, theirs, least = _marks(train), _marks(test), min(len(train), len(test))
-    if ours is None or theirs is None:  # they may be larger than memory, and are compared place by place
-        places = np.unique(np.linspace(0, least - 1, _MADE).astype(np.int64))
-        same = len(places) == _MADE and np.array_equal(train.take(places).inputs, test.take(places).inputs)
-        return least * same
-    ours = np.sort(ours)
-    count = int((ours[np.searchsorted(ours, theirs).clip(max=len(ours) - 1)] == theirs).sum())
-    repeated = float((ours[1:] == ours[:-1]).mean())
-    return count if 2 * repeated < count / of else 0
-
-
-def _marks(part: Examples) -> NDArray[np.int64] | None:
-    """A number for each input, the same of equal ones; None where inputs are not in memory."""
-    inputs = part.inputs.inputs if isinstance(part.inputs, Selected) else part.inputs
-    if not isinstance(inputs, InMemory) or isinstance(inputs.array, np.memmap):
-        return part.known_marks()
-    every = (hash(row.tobytes()) for batch in chunks(part) for row in batch.inputs)
-    return np.fromiter(every, np.int64, len(part))
-
-
-def _is_other(train: NDArray[Any], test: NDArray[Any]) -> bool:
-    """Whether values of one column can hardly have the same unit: the ranges lie far apart, or most
-    values of one are many times the largest of the other."""
-    parts = [values[values != 0].astype(np.float64) for values in (train, test)]
-    if not all(len(values) >= _ROWS and np.ptp(values) for values in parts):
-        return False
-    sides = list(zip(parts, parts[::-1], strict=True))
-    return all(_are_outside(*side) for side in sides) or any(
-        np.median(np.abs(values)) > _TIMES * np.abs(others).max() for values, others in sides
-    )
-
-
-def _are_outside(values: NDArray[np.float64], others: NDArray[np.float64]) -> bool:
-    """Whether most values lie far outside the range of others."""
-    low, high = others.min(), others.max()
-    margin = max(high - low, np.abs(others).max() / 2)
-    return bool(2 * ((values < low - margin) | (values > high + margin)).sum() > len(values))
 
 
 def _named(names: Sequence[str]) -> str:
@@ -306,9 +171,7 @@ def _about_values(targets: NDArray[Any]) -> list[str]:
         return ["every target is the same, so there is nothing to learn"]
     columns = targets.reshape(len(targets), -1).astype(np.float64).T[:_LOOKED_AT]
     names = [f"value {k + 1} of the target" if len(columns) > 1 else "the target" for k in range(len(columns))]
-    found = [
-        f"{of} {said}" for of, c in zip(names, columns, strict=True) for said in _of_nothing(c, "rows", zero=False)
-    ]
+    found = [f"{of} {said}" for of, c in zip(names, columns, strict=True) for said in _of_nothing(c, "rows")]
     if found:
         return found
     if (size := float(np.sqrt(np.square(targets.astype(np.float64)).mean()))) < _LARGE:

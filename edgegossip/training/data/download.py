@@ -20,7 +20,6 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from edgegossip.training.data.folders import data_root
 from edgegossip.training.names import unknown
@@ -138,34 +137,23 @@ def _receive(source: Source, file: Path, progress: Progress) -> None:
     digest = hashlib.new(algorithm, usedforsecurity=False)
     try:
         with urllib.request.urlopen(source.url, timeout=_TIMEOUT_S) as reply:
-            length = reply.headers.get("Content-Length")
-            total = int(length) if length and length.isdigit() else None
+            length, received = reply.headers.get("Content-Length", ""), 0
             with file.open("wb") as out:
-                _copy(reply, out, source, total, digest.update, progress)
+                while chunk := reply.read(_CHUNK):
+                    received += len(chunk)
+                    if received > source.size_limit:
+                        raise DataError(
+                            f"{source.url}: expected at most {source.size_limit} bytes, found more; nothing was kept"
+                        )
+                    out.write(chunk)
+                    digest.update(chunk)
+                    progress(source.name, received, int(length) if length.isdigit() else None)
     except urllib.error.HTTPError as error:
         raise HostError(f"{source.url} cannot be fetched: the server answered {error.code} {error.reason}") from error
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
         raise HostError(f"{source.url} cannot be fetched: {getattr(error, 'reason', error)}") from error
     if digest.hexdigest() != expected:
         raise DataError(f"{source.url}: expected {algorithm} {expected}, found {digest.hexdigest()}; nothing was kept")
-
-
-def _copy(
-    reply: BinaryIO,
-    out: BinaryIO,
-    source: Source,
-    total: int | None,
-    update: Callable[[bytes], None],
-    progress: Progress,
-) -> None:
-    received = 0
-    while chunk := reply.read(_CHUNK):
-        received += len(chunk)
-        if received > source.size_limit:
-            raise DataError(f"{source.url}: expected at most {source.size_limit} bytes, found more; nothing was kept")
-        out.write(chunk)
-        update(chunk)
-        progress(source.name, received, total)
 
 
 def _unpack(source: Source, archive: Path, into: Path) -> None:

@@ -32,16 +32,14 @@ from edgegossip.training.data.pictures import PARAMS, PictureForm, Pictures, che
 from edgegossip.training.names import unknown
 from edgegossip.types import DataError
 
-# Whoever has a name of either kind must be a picture: what Pillow cannot read is not passed over.
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".pbm", ".tif", ".tiff")
-_OTHERS = (".jpe", ".jfif", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".pnm", ".pfm", ".tga", ".psd", ".dng")
-_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "PPM", "TIFF")  # that other names are looked into for
+# Whoever has such a name must be a picture: what Pillow cannot read is not passed over.
+_SUFFIXES = (
+    *(".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".pbm", ".tif", ".tiff"),
+    *(".jpe", ".jfif", ".heic", ".heif", ".avif", ".jxl", ".jp2"),
+)
 _TRAIN = ("train", "training")
 _TEST = ("test", "testing", "val", "valid", "validation")  # the first that is there is the test set
 _LEFT_BEHIND = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "lost+found")  # by macOS, a NAS, Windows, Linux
-_OF_MASKS = {"images", "image", "imgs", "img", "masks", "mask", "labels", "label", "annotations", "segmentation", "gt"}
-
-_NAMED = 4
 
 
 def check(section: DataSection) -> None:
@@ -68,8 +66,7 @@ def load(section: DataSection, folder: str, board: Board) -> Parts:
     check_together(made, [str(part.folder) for part in parts])
     folders = Counter(_shown(str(p.parent.relative_to(root))) for part in parts for p in part.paths)
     told = {"folders": dict(folders), "skipped": dict(skipped)}
-    train = replace(made[0], inputs=replace(made[0].inputs, told=told))
-    return train, made[1] if len(made) > 1 else None, tuple(numbers)
+    return replace(made[0], told=told), made[1] if len(made) > 1 else None, tuple(numbers)
 
 
 @dataclass(slots=True)
@@ -169,21 +166,10 @@ def _check_classes(root: Path, parts: list[_Part], classes: list[str], section: 
             f"{root}: folders {pair[0]!r} and {pair[1]!r} would be two classes: give them one name (or name both in "
             "data.labels)"
         )
-    if len(classes) > 1 and {name.casefold() for name in classes} <= _OF_MASKS:
-        raise DataError(
-            f"{parts[0].folder} has {' and '.join(classes)}, as pictures and their masks lie, and these would be classes: masks "
-            "are read by a function of yours or from a huggingface data set (if they are classes, name them in data.labels)"
-        )
     if only := [name for name in classes if not parts[0].classes.get(name)]:
         raise DataError(
             f"{parts[-1].folders[only[0]]} is a class without pictures to train on: if that is meant, name all classes in "
             "data.labels"
-        )
-    below = {frozenset(_first_below(part, name)) for part in parts for name, paths in part.classes.items() if paths}
-    if len(classes) > 1 and len(below) == 1 and len(names := sorted(*below)) > 1 and "" not in names:
-        raise DataError(
-            f"{parts[0].folder}: are the classes {', '.join(classes[:_NAMED])}, or {', '.join(names[:_NAMED])}, which lie below "
-            "each of them? Name them in data.labels"
         )
     if len(classes) == 1 and not section.classes and section.target != "none":
         folder = parts[0].folders[classes[0]]
@@ -191,13 +177,6 @@ def _check_classes(root: Path, parts: list[_Part], classes: list[str], section: 
             f"{folder} is the only class, and with one there is nothing to learn: name all classes in data.labels; or if the "
             f"classes lie below it, set data.dir = {folder}"
         )
-
-
-def _first_below(part: _Part, name: str) -> Iterator[str]:
-    """The folders below that of a class in which its pictures lie; "" for itself."""
-    for path in part.classes[name]:
-        above = path.relative_to(part.folders[name]).parts[:-1]
-        yield above[0] if above else ""
 
 
 class _Walk:
@@ -245,19 +224,15 @@ class _Walk:
         return [path for entry in self.entries(folder) for path in self.pictures(entry)]
 
     def pictures(self, entry: Path) -> list[Path]:
-        """The pictures below a folder, or the file itself if it is one. Raises DataError for a file
-        of which that is doubtful."""
+        """The pictures below a folder, or the file itself if it is one. Raises DataError for what
+        has such a name and is no file."""
         if entry.is_dir():
             return self.below(entry)
         suffix = entry.suffix.lower()
-        if suffix in (*_SUFFIXES, *_OTHERS):
+        if suffix in _SUFFIXES:
             if not entry.is_file():
                 raise DataError(f"{entry} is no file, or a link that leads nowhere: remove it")
             return [entry]
-        if (kind := _kind(entry)) is not None:
-            raise DataError(
-                f"{entry} is a picture ({kind}), and its name does not say so: end it in {_SUFFIXES[0]} or the like"
-            )
         self.skipped[f"{suffix or entry.name} (no picture)"] += 1
         return []
 
@@ -265,16 +240,3 @@ class _Walk:
 def _shown(name: str) -> str:
     """A name of the file system as it can be printed."""
     return name.encode(errors="replace").decode()
-
-
-def _kind(file: Path) -> str | None:
-    """The format of a file that is a picture by its content; None where it is none."""
-    from PIL import Image
-
-    if not file.is_file():
-        return None
-    try:
-        with Image.open(file, formats=_FORMATS) as opened:
-            return opened.format
-    except Exception:  # Pillow's readers raise anything
-        return None

@@ -2,8 +2,7 @@
 
     grey, colour, palette, CMYK   as Pillow converts them to one channel or to three
     transparent                   laid on white, as who looks at it sees it
-    16 bits of grey               0 to 65535 becomes 0 to 255; or what data.params.range says
-    32 bits, floating point       only with data.params.range, for nobody knows what is white
+    grey of more than 8 bits      only with data.params.range, for nobody knows what is white
     turned (EXIF)                 as the camera was held
     of several frames             refused: nobody knows which is meant
 
@@ -37,12 +36,6 @@ PARAMS = ("size", "grey", "range")  # of data.params
 File: TypeAlias = tuple[str, Path | BytesIO]  # what an error calls it, and where it is
 _GREY = ("1", "L", "LA", "La", "I", "F")  # modes of Pillow, and all that begin with I;16
 _TRANSPARENT = ("LA", "PA", "RGBA", "RGBa")
-_WHITE = 65535.0  # of 16 bits
-_QUARTER = 64  # of 255: what 14 bits come to, if they are taken for 16
-_DEEP = " of 16 bits"  # ends the kind of colour pictures of 16 bits
-_UPPER = (
-    "of which Pillow keeps the upper 8: save them with 8 bits (or say data.params.range = [0, 65535], if that is white)"
-)
 _AT_A_TIME = 64  # files, while they are looked through
 _MOST_NAMED = 4
 
@@ -115,17 +108,12 @@ def decode(file: File, form: PictureForm) -> Decoded:
     mode = "L" if form.grey else "RGB"
     try:
         with Image.open(place) as opened:
-            kind, size, deep = f"{opened.format} {opened.mode}", opened.size, _is_deep_colour(opened)
+            kind, size = f"{opened.format} {opened.mode}", opened.size
             if getattr(opened, "is_animated", False) and opened.format != "MPO":  # a camera's: the first is the picture
                 raise DataError(f"{name} has several frames: save the one that is meant as a picture of its own")
             if form.size is not None:  # a JPEG need not be decoded in full; it may lie on its side
                 opened.draft(None, (2 * max(form.size), 2 * max(form.size)))
-            span = form.span
-            if deep and span is not None:
-                if span != (0.0, _WHITE):
-                    raise DataError(f"{name} has colour of 16 bits, {_UPPER}")
-                span = None  # it is what Pillow does
-            picture: Any = _in_bytes(name, ImageOps.exif_transpose(opened), opened, span).convert(mode)
+            picture: Any = _in_bytes(name, ImageOps.exif_transpose(opened), form.span).convert(mode)
         if form.size is not None and picture.size != (form.size[1], form.size[0]):
             picture = picture.resize((form.size[1], form.size[0]), Image.Resampling.BILINEAR)
     except DataError:
@@ -133,20 +121,10 @@ def decode(file: File, form: PictureForm) -> Decoded:
     except Exception as error:  # Pillow's readers raise anything
         raise DataError(f"{name} cannot be read as a picture: {error}") from None
     pixels = np.asarray(picture, np.uint8)
-    kind += _DEEP * deep
     return Decoded(pixels[None] if form.grey else np.ascontiguousarray(pixels.transpose(2, 0, 1)), kind, size)
 
 
-def _is_deep_colour(opened: Any) -> bool:
-    """Whether a picture has 16 bits a channel, of which Pillow keeps the upper 8."""
-    if opened.mode.startswith(("I", "F")):
-        return False
-    bits = getattr(opened, "tag_v2", {}).get(258, (8,))  # a TIFF's
-    raw = str(opened.tile[0][3]) if opened.format == "PNG" and opened.tile else ""
-    return ";16" in raw or (isinstance(bits, tuple) and 16 in bits)
-
-
-def _in_bytes(name: str, picture: Any, opened: Any, span: tuple[float, float] | None) -> Any:
+def _in_bytes(name: str, picture: Any, span: tuple[float, float] | None) -> Any:
     """The picture with values of 8 bits and nothing transparent."""
     from PIL import Image
 
@@ -157,16 +135,11 @@ def _in_bytes(name: str, picture: Any, opened: Any, span: tuple[float, float] | 
             white = Image.new("RGBA", picture.size, "white")
             return Image.alpha_composite(white, picture.convert("RGBA"))
         return picture
-    tags = getattr(opened, "tag_v2", {})  # a TIFF's
-    if tags.get(262) == 0:
-        raise DataError(f"{name}: 0 is white in it, which is read for 8 bits only; save it with 0 as black")
-    if span is None and (opened.mode.startswith("I;16") or opened.format in ("PNG", "PPM")):
-        span = (0.0, _WHITE if 258 not in tags else 2.0 ** tags[258][0] - 1)
     values = np.asarray(picture).astype(np.float64)
     if span is None:
         raise DataError(
-            f"{name} has {values.min():g} to {values.max():g} in 32 bits, of which nobody knows what is black and white: "
-            "say data.params.range = [black, white]"
+            f"{name} has {values.min():g} to {values.max():g} in more than 8 bits, of which nobody knows what is black and "
+            "white: say data.params.range = [black, white], such as [0, 65535]"
         )
     if not np.isfinite(values).all():
         raise DataError(f"{name} holds a NaN or an infinity")
@@ -195,15 +168,13 @@ class _Statistics:
     sums: NDArray[np.int64]  # [n, channels]
     squares: NDArray[np.int64]
     ends: NDArray[np.uint8]  # [n, 2]: the least and the largest value
-    marks: NDArray[np.int64]  # [n], the same of equal ones
     kinds: Sequence[str]
     sizes: Sequence[tuple[int, int]]
 
     @classmethod
     def of(cls, found: Sequence[tuple[Any, ...]]) -> _Statistics:
-        sums, squares, ends, marks, kinds, sizes = zip(*found, strict=True)
-        marked = np.array(marks, np.int64)
-        return cls(np.stack(sums), np.stack(squares), np.array(ends, np.uint8), marked, kinds, sizes)
+        sums, squares, ends, kinds, sizes = zip(*found, strict=True)
+        return cls(np.stack(sums), np.stack(squares), np.array(ends, np.uint8), kinds, sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +206,10 @@ class Pictures(Items):
 
     @override
     def only(self, indices: NDArray[np.int64]) -> Pictures:
-        fewer, s = Items.only(self, indices), self.statistics
-        kept = replace(s, sums=s.sums[indices], squares=s.squares[indices], marks=s.marks[indices])
-        return Pictures(fewer.targets, fewer.inputs, self.form, kept)
+        s = self.statistics
+        kept = replace(s, sums=s.sums[indices], squares=s.squares[indices])
+        fewer = Items.only(self, indices)
+        return replace(self, targets=fewer.targets, inputs=fewer.inputs, statistics=kept)
 
     @override
     def known_sums(self) -> tuple[int, NDArray[np.float64], NDArray[np.float64]]:
@@ -246,26 +218,12 @@ class Pictures(Items):
         return pixels, self.statistics.sums.sum(0).astype(np.float64), self.statistics.squares.sum(0).astype(np.float64)
 
     @override
-    def known_marks(self) -> NDArray[np.int64]:
-        return self.statistics.marks
-
-    def deep_ends(self) -> list[tuple[int, bool]]:
-        """Return the largest value of each picture of 16 bits, where no range is declared for
-        them, and whether it has colour."""
-        if self.form.span is not None:
-            return []
-        ends = zip(self.statistics.kinds, self.statistics.ends[:, 1].tolist(), strict=True)
-        return [
-            (end, kind.endswith(_DEEP)) for kind, end in ends if kind.split(" ")[1][0] == "I" or kind.endswith(_DEEP)
-        ]
-
-    @override
     def account(self) -> dict[str, Any]:
         sizes = sorted(set(self.statistics.sizes), key=math.prod)
         shown = [f"{width}x{height}" for width, height in sizes]
         least, most = (int(v) for v in (self.statistics.ends[:, 0].min(), self.statistics.ends[:, 1].max()))
         return {
-            **self.inputs.told,
+            **self.told,
             "pictures": dict(Counter(self.statistics.kinds).most_common()),
             "sizes": shown[0] if len(shown) == 1 else f"{shown[0]} to {shown[-1]}, {len(shown)} different",
             "range": [least, most],
@@ -274,7 +232,7 @@ class Pictures(Items):
 
 def check_together(parts: Sequence[Examples], names: Sequence[str]) -> None:
     """Raise DataError for pictures of a training and a test part (`names`) that have another size,
-    or other channels, and for 16 bits of which a quarter is in use at most."""
+    or other channels."""
     shown = [(part, name) for part, name in zip(parts, names, strict=True) if isinstance(part, Pictures)]
     if len({(part.form.size, part.form.grey) for part, _ in shown}) > 1:
         said = " and ".join(
@@ -282,18 +240,6 @@ def check_together(parts: Sequence[Examples], names: Sequence[str]) -> None:
         )
         raise DataError(
             f"pictures are {said}: say what all are brought to, data.params.size = [height, width] (and grey = true or false)"
-        )
-    deep = [(*end, name) for part, name in shown for end in part.deep_ends()]
-    if deep and max(deep)[0] <= _QUARTER:
-        most, colour, where = max(deep)
-        white = int(most / 255 * _WHITE)
-        if colour:
-            raise DataError(
-                f"{where}: pictures of 16 bits hold at most about {white} of 65535, and they have colour, {_UPPER}"
-            )
-        raise DataError(
-            f"{where}: pictures of 16 bits hold at most about {white} of 65535, as those of a camera with fewer bits: say "
-            "what is black and white, data.params.range = [0, 4095] or the like ([0, 65535] if they are that dark)"
         )
 
 
@@ -309,7 +255,7 @@ def _look_through(file: Callable[[int], File], count: int, form: PictureForm) ->
             return error
         values = pixels.reshape(len(pixels), -1).astype(np.int64)
         ends = (pixels.min(), pixels.max())
-        return pixels.shape[1:], (values.sum(1), np.square(values).sum(1), ends, hash(pixels.tobytes()), kind, stored)
+        return pixels.shape[1:], (values.sum(1), np.square(values).sum(1), ends, kind, stored)
 
     with ThreadPoolExecutor(workers) as pool:  # Pillow decodes without Python's lock
         for start in range(0, count, _AT_A_TIME):

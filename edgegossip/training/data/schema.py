@@ -8,7 +8,6 @@ model. What it leaves open is found here, on each board by itself, and compared 
 from __future__ import annotations
 
 import math
-import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -38,9 +37,6 @@ _CHUNK = 4096  # rows of an array looked at together, so that a memory map is ne
 _DECODED = 64  # the same of pictures
 _CHANNELS = (1, 3, 4)  # of pictures: grey, colour, and with transparency
 _SIDE = 8  # pixels that a picture has at least
-_QUOTES = "\"'`\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f\u2039\u203a\u00ab\u00bb"
-# Behind a name, folded: what Windows, macOS, GNOME and browsers write when it is there already.
-_COPY = re.compile(r"\([0-9]+\)$|(?:-?(?:copy|kopie|copie|copia)|\((?:copy|kopie|copie|copia)\))(?:\(?[0-9]+\)?)?$")
 _MIDDLE = 127.5  # of a byte: images go to -1..1 where nobody has agreed on anything better
 
 
@@ -67,28 +63,13 @@ def class_names(section: DataSection) -> tuple[str, ...]:
 
 
 def twins(names: Sequence[str]) -> tuple[str, str] | None:
-    """Return two names of classes that are hardly meant to be two, the earlier first; None where
-    there are none. What differs is capitals, spaces, quotes, what cannot be seen, or the mark that
-    systems give a copy."""
+    """Return two names of classes that differ in capitals or spaces alone, and are hardly meant to
+    be two; None where there are none."""
     first: dict[str, str] = {}
     for name in names:
-        if (other := first.setdefault(_alike(name), name)) != name:
+        if (other := first.setdefault("".join(name.casefold().split()), name)) != name:
             return other, name
-    for name in names:
-        own = _alike(name)
-        if (of := _COPY.sub("", own)) != own and of in first:
-            return first[of], name
     return None
-
-
-def _alike(name: str) -> str:
-    """What names have in common that are hardly meant to be two; nor do the leading zeros of a
-    number count."""
-    folded = unicodedata.normalize("NFKC", name).casefold()
-    seen = "".join(c for c in folded if c.isprintable() and not c.isspace())
-    if seen[:1] in _QUOTES:  # and not the feet and inches of 3' and 3"
-        seen = seen.strip(_QUOTES) or seen
-    return seen.lstrip("+0") if seen.lstrip("+").isdecimal() else seen
 
 
 def undeclared(what: str, near: str) -> DataError:

@@ -1,26 +1,23 @@
-"""Tables: `data.name = "csv"`, `"parquet"` and `"huggingface"`.
+"""Tables: `data.name = "csv"` and `"parquet"`, as pandas reads them.
 
     DIR/train.csv and DIR/test.csv, or one *.csv in DIR     the same with .parquet
-    what `Dataset.save_to_disk` of the package datasets wrote, also with "train" and "test"
 
 data.params: target, the column to predict, or a list of columns of numbers (left out: none);
 columns, those that make an input, in this order (left out: all others); for csv also delimiter, and
-decimal, the mark before fractions. A target column of text or whole numbers is a class, one of
-other numbers a value; what may be either is asked (`columns`). csv needs nothing, parquet pyarrow,
-huggingface datasets.
+decimal, the mark before fractions. Inputs are numbers. A target of words is classes; numbers are
+what arrays of the same numbers are (`labels`). What may be either is asked.
 """
 
 from __future__ import annotations
 
-import csv
 import io
 import re
-from array import array
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,112 +25,273 @@ from numpy.typing import NDArray
 from edgegossip.choices import did_you_mean
 from edgegossip.files import read_text
 from edgegossip.recipe import DataSection
-from edgegossip.training.data import columns, picture_column, pictures
-from edgegossip.training.data.base import Batch, Board, Examples, InMemory, ItemInputs, Items
-from edgegossip.training.data.columns import Column
+from edgegossip.training.data import labels, schema
+from edgegossip.training.data.base import Board, Examples, InMemory
 from edgegossip.training.data.custom import Parts
 from edgegossip.training.data.folders import own_folder
 from edgegossip.training.names import unknown
 from edgegossip.types import ConfigError, DataError, HostError
 
+if TYPE_CHECKING:
+    import pandas
+
 _MARKS = {"delimiter": ";", "decimal": ","}
-_NEEDS = {
-    "parquet": ("pyarrow", "pip install pyarrow"),
-    "huggingface": ("datasets", "pip install datasets"),
-}
-_TEST_PART = re.compile(r"(?:test|testing|val|valid|validation)(?:-[0-9]{5}-of-[0-9]{5})?", re.IGNORECASE)
-_FEW_BITS = ("int8", "uint8", "int16", "uint16")  # which the package datasets widens to what tokens are
-_SEP = re.compile(r"sep=(.)")
-_INDEX = re.compile(r"__index_level_\d+__")  # the rows' own names, which pandas writes beside its columns
+_NEEDS = {"csv": ("pandas",), "parquet": ("pandas", "pyarrow")}
+_TEST_PART = re.compile(r"test|testing|val|valid|validation", re.IGNORECASE)
+_NUMBERS = ("integer", "floating", "mixed-integer-float", "boolean", "decimal")  # as pandas calls them
+_DIGITS = re.compile(r"\d+")
+_QUANTITY = re.compile(r"\W*\d")  # begins a date, a time, a price, a number with its unit
+_MISSING = ("", "na", "n/a", "nan", "null", "<na>", "?", "-")  # folded, in place of a class
 
 
 def check(section: DataSection) -> None:
-    """Raise ConfigError for unknown or unfit parameters, HostError without the package that reads
+    """Raise ConfigError for unknown or unfit parameters, HostError without the packages that read
     this kind of table."""
-    own: Mapping[str, Iterable[str]] = {"csv": _MARKS, "huggingface": pictures.PARAMS}
-    allowed = ("target", "columns", *own.get(section.name, ()))
-    for key, value in section.params.items():
-        if key not in allowed:
-            raise unknown(f"a key of data.params for {section.name}", key, allowed)
-        if key in pictures.PARAMS:
-            continue  # looked at where a column holds pictures
-        texts = isinstance(value, list) and value and all(isinstance(v, str) for v in value)
-        if key in _MARKS and (not isinstance(value, str) or len(value) != 1):
+    check_columns(section, tuple(_MARKS) if section.name == "csv" else ())
+    for key in _MARKS:
+        value = section.params.get(key, ",")
+        if not isinstance(value, str) or len(value) != 1 or (key == "decimal" and value not in ".,"):
             raise ConfigError(f"data.params.{key} = {value!r}: it is one character, such as {_MARKS[key]}")
-        if not isinstance(value, str) and not texts:
-            raise ConfigError(f"data.params.{key} = {value!r}: name a column or a list of columns")
-    if section.params.get("decimal", ".") not in ".,":
-        raise ConfigError(f"data.params.decimal = {section.params['decimal']!r}: it is a point or a comma")
-    if section.name in _NEEDS:
-        module, cure = _NEEDS[section.name]
+    for module in _NEEDS[section.name]:
         if find_spec(module) is None:
-            raise HostError(f"data.name = {section.name} needs the package {module}: {cure}")
+            needs = " ".join(_NEEDS[section.name])
+            raise HostError(f"data.name = {section.name} needs the package {module}: pip install {needs}")
+
+
+def check_columns(section: DataSection, others: Sequence[str]) -> None:
+    """Raise ConfigError for a parameter that is neither columns by name nor one of the `others`."""
+    for key, value in section.params.items():
+        if key not in ("target", "columns", *others):
+            raise unknown(f"a key of data.params for {section.name}", key, ("target", "columns", *others))
+        texts = isinstance(value, list) and value and all(isinstance(v, str) for v in value)
+        if key not in others and not isinstance(value, str) and not texts:
+            raise ConfigError(f"data.params.{key} = {value!r}: name a column or a list of columns")
 
 
 def locate(section: DataSection, folder: str) -> None:
     """Raise DataError unless the files are there."""
-    root = own_folder(section.name, folder)
-    if section.name != "huggingface":
-        _files(root, section.name)
+    _files(own_folder(section.name, folder), section.name)
 
 
 def load(section: DataSection, folder: str, board: Board) -> Parts:
-    """Read the tables. Raises DataError, with file, line and column, for what cannot be read."""
+    """Read the tables. Raises DataError, with file, row and column, for what cannot be read."""
     root = own_folder(section.name, folder)
-    if section.name == "huggingface":
-        return _huggingface(root, section)
-    tables: list[_Table] = []
     files = [path for path in _files(root, section.name) if path is not None]
-    for path in files:
-        tables.append(_read(path, _as_before(section, tables[0].told["columns"]) if tables else section))
-    if others := [path.name for path in _tables(root, section.name) if path not in files]:
-        tables[0] = replace(tables[0], told={**tables[0].told, "skipped": _passed_over(others, f".{section.name}")})
-    found, names = _targets([table.targets for table in tables], section)
-    parts = [table.examples(targets) for table, targets in zip(tables, found, strict=True)]
-    return parts[0], parts[1] if len(parts) > 1 else None, names
+    tables = [_read(path, section) for path in files]
+    skipped = [path.name for path in _tables(root, section.name) if path not in files]
+    return parts(tables, section, passed_over(skipped, f".{section.name}"))
+
+
+def passed_over(names: Sequence[str], kind: str = "") -> dict[str, Any]:
+    """Return what `describe` says of tables that are not read."""
+    return {"skipped": dict.fromkeys(names, f"neither train{kind} nor test{kind}")} if names else {}
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
-    """Is what was read of a file: the columns of the inputs and of the targets, and what was left
-    out."""
+class ReadTable:
+    """Holds a table as it was read. `source`: what errors call it."""
 
-    inputs: Sequence[Column]
-    targets: Sequence[Column]
-    told: Mapping[str, Any]
+    source: str
+    frame: pandas.DataFrame
 
-    def examples(self, targets: NDArray[Any] | None) -> Examples:
-        """Return the rows as examples."""
-        wide = next((c for c in self.inputs if np.ndim(c.values) > 1), None)
-        if wide is None:
-            made: NDArray[Any] = np.stack([c.float32() for c in self.inputs], axis=1)
-        elif len(self.inputs) > 1:
+    def at(self, name: str, k: int) -> str:
+        """Say where a value stands."""
+        return f"{self.source}, row {k + 1}: column {name}"
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return numbers [n], lists of numbers [n, ...], or texts as objects [n]. Raises DataError
+        for what is missing, and for what is none of these."""
+        from pandas.api.types import infer_dtype
+
+        values = self.frame[name]
+        if len(missing := np.flatnonzero(values.isna())):
+            raise DataError(f"{self.at(name, int(missing[0]))} holds nothing: fill it, or leave the row out")
+        if hasattr(values, "cat"):
+            values = values.astype(values.cat.categories.dtype)
+        kind = infer_dtype(values, skipna=False)
+        if kind in _NUMBERS:
+            found = np.asarray(values, getattr(values.dtype, "numpy_dtype", None))
+            return found.astype(np.float64) if found.dtype == object else found
+        if kind == "string":
+            return np.array([schema.composed(text) for text in values], object)
+        try:
+            lists = np.stack(list(values))
+        except (TypeError, ValueError):
+            lists = np.empty(0, object)
+        if lists.ndim < 2 or lists.dtype.kind not in "iufb":
             raise DataError(
-                f"{wide.file}: column {wide.name} holds lists, which cannot stand beside others; make it the only input"
+                f"{self.source}: column {name} holds {kind}, and columns hold numbers, texts, or lists of numbers that are all "
+                "as long: turn it into such, or choose others with data.params.columns"
             )
-        else:
-            made = np.asarray(wide.values)
-            made = wide.float32() if made.dtype.kind == "f" else made
-        return Examples(targets, InMemory(made, self.told))
+        return lists
+
+    def numbers(self, name: str, what: str = "inputs are") -> NDArray[Any]:
+        """Return a column of numbers. Raises DataError for texts. `what`: begins the sentence about
+        what is allowed."""
+        found = self.column(name)
+        if found.dtype == object:
+            from pandas import to_numeric
+
+            k = int(np.argmax(np.isnan(to_numeric(found, errors="coerce"))))
+            raise DataError(
+                f"{self.at(name, k)} holds {found[k]!r:.80}, and {what} numbers: mend it, choose other data.params.columns, or "
+                "say data.params.delimiter and decimal where the file is written with others"
+            )
+        return found
+
+    def inputs(self, names: Sequence[str]) -> NDArray[Any]:
+        """Return these columns as the inputs of a model. Raises DataError for what is no number of
+        float32, and for numbers that it cannot tell apart."""
+        columns = [self.numbers(name) for name in names]
+        if len(columns) == 1 and columns[0].ndim > 1:
+            return columns[0]
+        for name, column in zip(names, columns, strict=True):
+            if column.ndim > 1:
+                raise DataError(
+                    f"{self.source}: column {name} holds lists, which cannot stand beside others; make it the only input"
+                )
+        made = self._float32(names, columns)
+        for name, column in zip(names, columns, strict=True):
+            if schema.blurred(column).any():
+                raise DataError(
+                    f"{self.source}: column {name} has numbers from {column.min()} to {column.max()}, too close together for "
+                    "float32 to tell them apart: subtract a constant from them, or choose other columns"
+                )
+        return made
+
+    def values(self, names: Sequence[str]) -> NDArray[Any]:
+        """Return these columns as numbers to predict, float32[n, columns]."""
+        return self._float32(names, [self.numbers(name, "values are") for name in names])
+
+    def _float32(self, names: Sequence[str], columns: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
+        with np.errstate(over="ignore"):
+            made = np.stack([column.astype(np.float32) for column in columns], axis=1)
+        for k, j in np.argwhere(~np.isfinite(made))[:1]:
+            raise DataError(f"{self.at(names[j], k)} holds {columns[j][k]}, and float32 has no such number: mend it")
+        return made
 
 
-def _targets(
-    tables: Sequence[Sequence[Column]], section: DataSection
+def parts(tables: Sequence[ReadTable], section: DataSection, told: Mapping[str, Any]) -> Parts:
+    """Make a training part, and perhaps a test part, of tables. `told`: what else `describe` says
+    of the training part."""
+    wanted, first = wanted_of(section), tables[0]
+    names = chosen(first.source, list(first.frame), section)
+    told = {"columns": names, **told}
+    if left := [name for name in first.frame if name not in (*names, *wanted)]:
+        told["left_out"] = left
+    for table in tables[1:]:  # which may have more columns, in another order
+        chosen(table.source, list(table.frame), replace(section, params={**section.params, "columns": names}))
+    found, classes = targets(tables, wanted, section)
+    made = [
+        Examples(target, InMemory(table.inputs(names)), told=told) for table, target in zip(tables, found, strict=True)
+    ]
+    return made[0], made[1] if len(made) > 1 else None, classes
+
+
+def wanted_of(section: DataSection) -> list[str]:
+    """Return the columns that are predicted."""
+    target = section.params.get("target", [])
+    return [target] if isinstance(target, str) else list(target)
+
+
+def chosen(source: str, there: Sequence[str], section: DataSection) -> list[str]:
+    """Return the columns that are inputs. Raises DataError for a chosen one that is not there."""
+    wanted, given = wanted_of(section), section.params.get("columns")
+    inputs = [given] if isinstance(given, str) else given
+    if inputs is None:
+        inputs = [name for name in there if name not in wanted]
+        if "" in inputs:
+            raise DataError(
+                f"{source}: column {list(there).index('') + 1} of {len(there)} has no name, as pandas writes its index: name it, "
+                "or choose with data.params.columns"
+            )
+    for name in (*inputs, *wanted):
+        if there.count(name) > 1:
+            raise DataError(f"{source}: there are {there.count(name)} columns {name!r}; give each a name of its own")
+        if name not in there:
+            raise DataError(
+                f"{source}: there is no column {name!r}{did_you_mean(name, there)} (columns: {', '.join(there)})"
+            )
+    if not inputs:
+        raise DataError(f"{source}: no column is left for the inputs; name them with data.params.columns")
+    both = next((name for name in inputs if name in wanted), None)
+    if both is not None:
+        raise ConfigError(f"data.params: {both!r} is an input and the target; a model would only have to copy it")
+    return list(inputs)
+
+
+def targets(
+    tables: Sequence[ReadTable], wanted: Sequence[str], section: DataSection
 ) -> tuple[list[NDArray[Any] | None], tuple[str, ...]]:
-    """The targets of the training and the test table, and the names of classes."""
-    width = len(tables[0])
-    if not width:
+    """Return the targets of the training and the test table, and the names of classes."""
+    if not wanted:
         return [None] * len(tables), ()
-    if width == 1 and (section.target != "labels" or np.ndim(tables[0][0].values) > 1):
-        found, names = columns.targets([table[0] for table in tables], section)
-        return list(found), names
-    made = [np.stack([c.float32("values are") for c in table], axis=1) for table in tables]
-    if section.target != "labels":
-        return list(made), ()
-    for table, values in zip(tables, made, strict=True):
-        for k, j in np.argwhere((values != 0) & (values != 1))[:1]:
-            raise DataError(f"{table[j].at(k)} holds {values[k, j]:g}, and with data.target = labels all are 0 or 1")
-    return [values.astype(bool) for values in made], ()
+    if len(wanted) > 1 or section.target in ("values", "labels"):
+        if len(wanted) == 1 and tables[0].column(wanted[0]).ndim > 1:
+            return [table.column(wanted[0]) for table in tables], ()
+        made = [table.values(wanted) for table in tables]
+        if section.target == "labels":
+            for table, values in zip(tables, made, strict=True):
+                for k, j in np.argwhere((values != 0) & (values != 1))[:1]:
+                    where = table.at(wanted[j], k)
+                    raise DataError(f"{where} holds {values[k, j]:g}, and with data.target = labels all are 0 or 1")
+            return [values.astype(bool) for values in made], ()
+        return [values[:, 0] if len(wanted) == 1 else values for values in made], ()
+    name = wanted[0]
+    columns = [table.column(name) for table in tables]
+    texts = any(column.dtype == object for column in columns)
+    if not texts and (columns[0].ndim > 1 or not _go_by_text(section)):
+        return list(columns), ()
+    listed: list[list[str]] = [[str(value) for value in column.tolist()] for column in columns]
+    classes = schema.class_names(section) or _names(tables, name, listed, section)
+    places = {text: k for k, text in enumerate(classes)}
+    for table, texts_of in zip(tables, listed, strict=True):
+        for k, text in enumerate(texts_of):
+            if text not in places:
+                raise schema.undeclared(
+                    f"{table.at(name, k)} holds {text!r:.80}, which is", did_you_mean(text, classes)
+                )
+    return [np.array([places[text] for text in of], np.int64) for of in listed], classes
+
+
+def _go_by_text(section: DataSection) -> bool:
+    """Whether classes have names that are numbers elsewhere: they are what is written."""
+    return any(_QUANTITY.match(name) or name in ("True", "False") for name in section.labels)
+
+
+def _names(
+    tables: Sequence[ReadTable], column: str, listed: Sequence[Sequence[str]], section: DataSection
+) -> tuple[str, ...]:
+    """The names of classes that nobody declared, in alphabetical order. Raises DataError for what
+    is hardly a name."""
+    train, values = tables[0], listed[0]
+    names = tuple(sorted(set(values)))
+
+    def first(name: str) -> str:
+        return f"{train.at(column, values.index(name))} holds {name!r:.80}"
+
+    for name in names:
+        if name.casefold() in _MISSING:
+            raise DataError(f"{first(name)}, as where a value is missing; if it is a class, declare data.labels")
+    if pair := schema.twins(names):
+        raise DataError(f"{first(pair[1])}, and {first(pair[0])}: write them alike, or declare data.labels")
+    odd = [name for name in names if _QUANTITY.match(name)]
+    if odd and section.target == "auto" and not all(map(_DIGITS.fullmatch, names)):
+        raise DataError(
+            f"{first(odd[0])}, and is the target: a number or the name of a class? Write numbers only (data.params.decimal = "
+            '"," reads a decimal comma), or declare data.labels, or set data.target = "class"'
+        )
+    where = f"{train.source}: column {column}"
+    if section.classes and section.classes != len(names):
+        raise DataError(
+            f"{where} has {len(names)} names ({', '.join(names[:4])}), and data.classes = {section.classes}: declare "
+            "data.labels, so that it is known which number each has"
+        )
+    if not section.classes:
+        places = {name: k for k, name in enumerate(names)}
+        numbers = np.array([places[name] for name in values], np.int64)
+        labels.check_classes(where, [numbers], named=section.target == "class")
+    return names
 
 
 def _files(root: Path, kind: str) -> tuple[Path, Path | None]:
@@ -149,9 +307,7 @@ def _files(root: Path, kind: str) -> tuple[Path, Path | None]:
                 "if it is to train on"
             )
         return found[0], None
-    others = sorted(path.name for path in root.iterdir() if not path.name.startswith("."))[:4]
     there = f"there are {', '.join(p.name for p in found[:4])}" if found else "there is none"
-    there += f", but {', '.join(others)}" if others and not found else ""
     raise DataError(f"{root}: expected train.{kind} (and test.{kind}), or one .{kind} file; {there}")
 
 
@@ -161,269 +317,54 @@ def _tables(root: Path, kind: str) -> list[Path]:
     return sorted(path for path in found if not path.name.startswith("."))
 
 
-def _passed_over(names: Sequence[str], kind: str = "") -> dict[str, str]:
-    """What `describe` says of tables that are not read."""
-    return dict.fromkeys(names, f"neither train{kind} nor test{kind}")
-
-
-def _as_before(section: DataSection, names: Sequence[str]) -> DataSection:
-    """The section of a test table, whose inputs are the columns of the training table in their
-    order, whatever its own order is."""
-    return replace(section, params={**section.params, "columns": list(names)})
-
-
-def _wanted(section: DataSection) -> list[str]:
-    target = section.params.get("target", [])
-    return [target] if isinstance(target, str) else list(target)
-
-
-def _chosen(path: Path, there: Sequence[str], section: DataSection, index: Sequence[str] = ()) -> list[str]:
-    """The columns to read, inputs first; `index`: those that are the rows' names, and inputs only
-    where they are asked for. Raises DataError for one that is not there."""
-    targets, chosen = _wanted(section), section.params.get("columns")
-    inputs = [chosen] if isinstance(chosen, str) else chosen
-    if inputs is None:
-        inputs = [name for name in there if name not in (*targets, *index) and not _INDEX.fullmatch(name)]
-        if "" in inputs:
-            raise DataError(
-                f"{path}: column {there.index('') + 1} of {len(there)} has no name, as pandas writes its index and as a "
-                "separator at the end of lines makes it; name it, or choose with data.params.columns"
-            )
-    for name in (*inputs, *targets):
-        if there.count(name) > 1:
-            raise DataError(f"{path}: there are {there.count(name)} columns {name!r}; give each a name of its own")
-        if name not in there:
-            raise DataError(
-                f"{path}: there is no column {name!r}{did_you_mean(name, there)} (columns: {', '.join(there)})"
-            )
-    if not inputs:
-        raise DataError(f"{path}: no column is left for the inputs; name them with data.params.columns")
-    both = next((name for name in inputs if name in targets), None)
-    if both is not None:
-        raise ConfigError(f"data.params: {both!r} is an input and the target; a model would only have to copy it")
-    return [*inputs, *targets]
-
-
-def _read(path: Path, section: DataSection) -> _Table:
-    """The chosen columns of one file."""
-    if section.name == "csv":
-        return _read_csv(path, section)
-    import pyarrow.parquet as parquet
+def _read(path: Path, section: DataSection) -> ReadTable:
+    import pandas
 
     try:
-        file = parquet.ParquetFile(path)
-        there = file.schema_arrow.names
-        index = (file.schema_arrow.pandas_metadata or {}).get("index_columns", [])
-        names = _chosen(path, there, section, [name for name in index if isinstance(name, str)])
-        table = file.read(columns=names)
-    except (OSError, ValueError) as error:  # pyarrow's own are kinds of these
-        raise DataError(f"{path} cannot be read as parquet: {error}") from None
-    return _table(names, [_typed(path, name, table.column(name)) for name in names], there, section)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pandas.errors.ParserWarning)
+            frame = _read_csv(path, section) if section.name == "csv" else pandas.read_parquet(path)
+    except (OSError, ValueError, pandas.errors.ParserWarning) as error:  # pyarrow's own are kinds of these
+        raise DataError(f"{path} cannot be read as {section.name}: {str(error).strip()}") from None
+    if not len(frame):
+        raise DataError(f"{path}: there are no examples; at least one is needed")
+    return ReadTable(str(path), frame)
 
 
-def _table(names: Sequence[str], read: Sequence[Column], there: Sequence[str], section: DataSection) -> _Table:
-    inputs = len(names) - len(_wanted(section))
-    told: dict[str, Any] = {"columns": list(names[:inputs])}
-    if left := [name for name in there if name not in names]:
-        told["left_out"] = left
-    return _Table(read[:inputs], read[inputs:], told)
+def _read_csv(path: Path, section: DataSection) -> pandas.DataFrame:
+    """All columns; those to predict as they are written, unless all of them are numbers."""
+    import pandas
 
-
-def _read_csv(path: Path, section: DataSection) -> _Table:
-    delimiter, decimal = section.params.get("delimiter", ","), section.params.get("decimal", ".")
-    try:
-        rows = csv.reader(io.StringIO(read_text(path)), delimiter=delimiter, strict=True)
-        there = [name.strip() for name in next(rows, [])]
-        if len(there) < 3 and (said := _SEP.fullmatch(delimiter.join(there))):
-            raise DataError(
-                f"{path}, line 1: {said[0]!r} tells Excel the delimiter, and is no line of names: remove it, and set "
-                f"data.params.delimiter = {said[1]!r}"
-            )
-        other = next((mark for mark in ";\t|," if len(there) == 1 and mark != delimiter and mark in there[0]), None)
-        if other is not None:
-            raise DataError(
-                f"{path}, line 1: there is no {delimiter!r} in it, and {other!r} is: set data.params.delimiter = {other!r}"
-            )
-        names = _chosen(path, there, section)
-        places = [there.index(name) for name in names]
-        inputs = len(names) - len(_wanted(section))
-        cells: list[Any] = [array("d") if k < inputs else [] for k in range(len(names))]
-        marks = [columns.Thousands() for _ in names] if "decimal" not in section.params else []
-        lines = array("q")
-        truths: dict[int, int] = {}  # how many of an input are True or False
-        blank = 0
-        for row in rows:
-            if not row:
-                blank += 1
-                continue
-            line = rows.line_num
-            if len(row) != len(there):
-                raise DataError(
-                    f"{path}, line {line}: expected {len(there)} values, as in the first line, found {len(row)}"
-                )
-            lines.append(line)
-            for k, (name, place) in enumerate(zip(names, places, strict=True)):
-                text = row[place].strip()
-                if not text:
-                    raise DataError(f"{path}, line {line}: column {name} is empty")
-                cell = columns.number(text, decimal) if k < inputs else text
-                if cell != cell and text in columns.TRUTH:
-                    truths[k] = truths.get(k, 0) + 1
-                    cell = columns.TRUTH[text]
-                if cell != cell or (k in truths and truths[k] != len(lines)):  # numbers and both
-                    why = "inputs are numbers" + ", or all of a column True and False" * (k in truths)
-                    raise columns.unfit(f"{path}, line {line}: column {name}", text, why)
-                cells[k].append(cell)
-                if marks:
-                    marks[k].see(text, line)
-    except csv.Error as error:
-        raise DataError(f"{path}, line {rows.line_num}: cannot be read as csv: {error}") from None
-    except ValueError as error:
-        raise DataError(f"{path} cannot be read as csv: {error}") from None
-    values = [np.array(column) for column in cells[:inputs]] + cells[inputs:]
-    read = [Column(path, name, column, lines, True, decimal) for name, column in zip(names, values, strict=True)]
-    for name, seen in zip(names, marks, strict=False):
-        seen.check(path, name)
-    table = _table(names, read, there, section)
-    _check_header(path, table.inputs)
-    return replace(table, told={**table.told, "blank_lines": blank}) if blank else table
-
-
-def _check_header(path: Path, inputs: Sequence[Column]) -> None:
-    """Raise DataError where the first line is one of the data: where names are numbers, and half
-    of them among those of their column. Columns may be numbered: 0, 1, 2."""
-    named = [c for c in inputs if not np.isnan(c.number(c.name))]
-    if not named or not len(named[0].values) or [c.name for c in named] == [str(k) for k in range(len(named))]:
-        return
-    inside = 0
-    for column in named:
-        values, name = column.float32(), column.number(column.name)
-        low, high = float(values.min()), float(values.max())
-        inside += low - (high - low) <= name <= high + (high - low)
-    if 2 * inside < len(named):  # such as wavelengths
-        return
-    raise DataError(
-        f"{path}, line 1: it holds numbers ({named[0].name}) and no names of columns: put a first line with names"
-    )
-
-
-def _typed(path: Path, name: str, found: Any) -> Column:
-    """A column of pyarrow (`ChunkedArray`): numbers, texts, or lists of numbers that are all as
-    long. Raises DataError for others, and for missing values."""
-    from pyarrow import types
-
-    kind = found.type
-    if types.is_dictionary(kind):
-        found, kind = found.cast(kind.value_type), kind.value_type
-    if found.null_count:
-        row = int(np.argmax(found.is_null().to_numpy())) + 1
-        raise DataError(f"{path}, row {row}: column {name} holds nothing (null): fill it, or leave the row out")
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
-        return Column(path, name, found.to_pylist())
-    if types.is_decimal(kind):
-        return Column(path, name, np.array([float(value) for value in found.to_pylist()], np.float64))
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
-        return Column(path, name, found.to_numpy())
-    if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
+    marks = {"sep": section.params.get("delimiter", ","), "decimal": section.params.get("decimal", ".")}
+    text, wanted = read_text(path), wanted_of(section)
+    first = pandas.read_csv(io.StringIO(text), **marks, header=None, nrows=1, dtype=str, keep_default_na=False)
+    names = [name.strip() for name in first.iloc[0]]
+    inputs = [name for name in names if name not in wanted]
+    numbered = inputs == [str(k) for k in range(len(inputs))]
+    if "columns" not in section.params and not numbered and _as_numbers(pandas.Series(inputs), ".") is not None:
         raise DataError(
-            f"{path}: column {name} holds {kind}, and columns hold numbers, texts or lists of numbers: turn it into such, "
-            "or choose others with data.params.columns"
+            f"{path}: its first line holds numbers ({inputs[0]}) and no names of columns: put a first line with names (if these "
+            "are names, list them in data.params.columns)"
         )
-    rows = found.to_pylist()
-    try:
-        values = np.array(rows)
-    except ValueError:
-        raise DataError(f"{path}: column {name} holds lists of different lengths; pad them") from None
-    if values.dtype.kind not in "iufb":
-        bad = next((k for k, row in enumerate(rows) if np.array(row).dtype.kind not in "iufb"), 0)
-        raise DataError(f"{path}, row {bad + 1}: column {name} holds {rows[bad]!r:.80}, and lists hold numbers")
-    while hasattr(kind, "value_type"):
-        kind = kind.value_type
-    return Column(path, name, values.astype(kind.to_pandas_dtype()))  # 16 bits are no tokens
+    frame = pandas.read_csv(io.StringIO(text), **marks, index_col=False, low_memory=False)
+    places = [k for k, name in enumerate(names) if name in wanted]
+    as_text = {"sep": marks["sep"], "usecols": places, "dtype": str, "keep_default_na": False}
+    targets = pandas.read_csv(io.StringIO(text), **as_text) if places else frame
+    for j, k in enumerate(places):
+        written = targets.iloc[:, j].str.strip()
+        numbers = None if _go_by_text(section) else _as_numbers(written, marks["decimal"])
+        frame.isetitem(k, written if numbers is None else numbers)
+    frame.columns = names
+    return frame
 
 
-def _huggingface(root: Path, section: DataSection) -> Parts:
-    """A data set on the disk, whose rows are read when they are needed."""
-    from datasets import DatasetDict, load_from_disk
+def _as_numbers(texts: pandas.Series[str], decimal: str) -> pandas.Series[float] | None:
+    """Texts as the numbers that all of them are, none with the zeros in front that a code has."""
+    import pandas
 
-    try:
-        opened = load_from_disk(str(root))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{root} is not what Dataset.save_to_disk wrote: {error}") from None
-    train, test, others = opened, None, []
-    if isinstance(opened, DatasetDict):
-        if "train" not in opened:
-            raise DataError(f'{root}: expected a part named "train" (and "test"), found {", ".join(opened)}')
-        train, test = opened["train"], opened.get("test")
-        others = [name for name in opened if name not in ("train", "test")]
-    parts = [part for part in (train, test) if part is not None]
-    wanted = _wanted(section)
-    feature = train.features.get(wanted[0]) if len(wanted) == 1 else None
-    names = tuple(getattr(feature, "names", ()) or ())
-    if names and not section.labels:  # theirs have an order of their own
-        section = replace(section, labels=list(names))
-    found: list[NDArray[Any] | None] = [None] * len(parts)
-    if not any(type(train.features.get(name)).__name__ == "Image" for name in wanted):  # masks stay on the disk
-        given = [[_column(root, part, name, names) for name in wanted] for part in parts]
-        found, names = _targets(given, section)
-    made: list[Examples] = []
-    for part, targets in zip(parts, found, strict=True):
-        inputs = _as_before(section, _inputs(root, train, section)) if made else section
-        made.append(_rows(root, part, targets, inputs))
-    pictures.check_together(made, [f"{root}, {name}" for name in ("train", "test")[: len(made)]])
-    if others:
-        told = {**made[0].inputs.told, "skipped": _passed_over(others)}
-        made[0] = replace(made[0], inputs=replace(made[0].inputs, told=told))  # type: ignore[type-var]
-    return made[0], made[1] if test is not None else None, names
-
-
-def _column(root: Path, dataset: Any, name: str, names: Sequence[str]) -> Column:
-    """A column of targets; `names`: of the training part's classes, where they are known. A part
-    that numbers its classes for itself goes by its own names."""
-    _chosen(root, dataset.column_names, DataSection(params={"target": name}))
-    read = _typed(root, name, dataset.select_columns([name]).with_format("arrow")[:][name])
-    if not names:
-        return read
-    names = getattr(dataset.features[name], "names", None) or names
-    numbers = read.values
-    if (bad := next((k for k, v in enumerate(numbers) if not 0 <= int(v) < len(names)), None)) is not None:
-        raise DataError(f"{read.at(bad)} holds {numbers[bad]}, which is none of its {len(names)} classes")
-    return replace(read, values=[names[int(v)] for v in numbers])
-
-
-def _inputs(root: Path, dataset: Any, section: DataSection) -> list[str]:
-    names = _chosen(root, dataset.column_names, section)
-    return names[: len(names) - len(_wanted(section))]
-
-
-def _rows(root: Path, dataset: Any, targets: NDArray[Any] | None, section: DataSection) -> Examples:
-    wanted, inputs = _wanted(section), _inputs(root, dataset, section)
-    shown = picture_column.find(root, dataset.features, inputs, section)
-    apart = wanted if targets is None else []  # targets that are read with their inputs
-    kinds = [dataset.features[name] for name in inputs]
-    if not apart and all(type(kind).__name__ in ("Value", "ClassLabel") for kind in kinds):  # a table as any other
-        table = dataset.select_columns(inputs).with_format("arrow")[:]
-        read = [_typed(root, name, table.column(name)) for name in inputs]
-        return _table([*inputs, *wanted], read, dataset.column_names, section).examples(targets)
-    rows = dataset.select_columns(apart if shown else [*inputs, *apart]).with_format("numpy")
-
-    few_bits = {name: kind for name in inputs if (kind := picture_column.kind_of(dataset.features[name])) in _FEW_BITS}
-
-    def value(row: Mapping[str, Any], name: str) -> NDArray[Any]:
-        found = np.asarray(row[name], few_bits.get(name))
-        if found.dtype.kind not in "iufb":
-            raise DataError(f"{root}: column {name} holds {found.dtype}, and inputs are numbers: leave it out")
-        return found
-
-    def joined(row: Mapping[str, Any], chosen: Sequence[str]) -> NDArray[Any]:
-        found = [value(row, name) for name in chosen]
-        return found[0] if len(found) == 1 and found[0].ndim else np.stack(found)
-
-    def item(k: int) -> Batch:
-        row = rows[k]
-        return Batch(joined(row, inputs), joined(row, apart) if apart else None if targets is None else targets[k])
-
-    if shown:
-        target = (lambda k: joined(rows[k], apart)) if apart else None
-        return picture_column.read(root, dataset, shown, section, targets, target)
-    return Items(targets, ItemInputs(item, len(rows), {"columns": inputs}))
+    pointed = texts
+    if decimal == ",":  # a point then stands in no number
+        pointed = texts.str.replace(".", "?", regex=False).str.replace(",", ".", regex=False)
+    numbers = pandas.to_numeric(pointed, errors="coerce")
+    coded = texts.str.fullmatch(r"0\d+", na=False).any()
+    return None if coded or not len(texts) or numbers.isna().any() else numbers

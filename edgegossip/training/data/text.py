@@ -1,9 +1,7 @@
-"""Texts as lists of token ids: two data sets, and the tokenisers that they can have.
+"""Texts as lists of token ids: `data.name = "sentence-length"`, and the tokenisers it can have.
 
-    ag-news           Zhang, Zhao, LeCun 2015: 120,000 training and 7,600 test articles of 4
-                      classes, from train.csv and test.csv as their authors publish them
-    sentence-length   a class for the number of words in a sentence, from any text: 5-8, 9-12,
-                      13-16, 17-20, 21-25 and 26-28 words (Conneau and Kiela 2018, SentLen)
+A class for the number of words in a sentence, from any text: 5-8, 9-12, 13-16, 17-20, 21-25 and
+26-28 words (Conneau and Kiela 2018, SentLen).
 
 Ids are those of a WordPiece vocabulary where data.dir has one (vocab.txt, or tokenizer.json of
 transformers), else of `HashedWords`, which needs no file and is the same on every board. A list
@@ -12,11 +10,7 @@ begins with a classification token, ends with a separator, and id 0 fills it up.
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import re
-import unicodedata
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,16 +23,14 @@ from numpy.typing import NDArray
 from edgegossip.files import read_text
 from edgegossip.training.data.base import DataSet, Description, Examples, Inputs
 from edgegossip.training.data.folders import data_root
-from edgegossip.types import DataError
+from edgegossip.types import DataError, HostError
 
 PADDING = 0
 HASHED = 8192  # ids of `HashedWords`
-_AG_NEWS = ("train.csv", "test.csv")
 _LENGTHS = ((5, 8), (9, 12), (13, 16), (17, 20), (21, 25), (26, 28))  # words of a class
 _TEST_EVERY = 10  # of as many sentences one is a test example
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+")
-_LONGEST_WORD = 100  # characters; longer ones are unknown to WordPiece
 _VOCABULARIES = ("tokenizer.json", "vocab.txt")
 
 
@@ -57,93 +49,48 @@ class HashedWords:
         return [4 + zlib.crc32(token.encode("utf-8", "replace")) % (HASHED - 4) for token in found]
 
 
-class WordPiece:
-    """Cuts words into the longest pieces of a vocabulary, from the beginning on, as BERT has it."""
+class WordPieces:
+    """Gives the ids of a vocabulary as BERT has it, by the package tokenizers."""
 
-    def __init__(self, source: Path, vocabulary: dict[str, int], lower: bool, strip: bool) -> None:
-        """`lower`, `strip`: make letters small, and take their accents. Raises DataError for a
-        vocabulary without BERT's special tokens, or whose [PAD] is not 0."""
-        for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]"):
-            if token not in vocabulary:
+    def __init__(self, source: Path) -> None:
+        """Read vocab.txt, or tokenizer.json. Raises HostError without tokenizers, and DataError for
+        a vocabulary without BERT's special tokens, or whose [PAD] is not 0."""
+        try:
+            from tokenizers import BertWordPieceTokenizer, Tokenizer
+        except ImportError:
+            raise HostError(f"{source} needs the package tokenizers: pip install transformers") from None
+        self._tokenizer: Any
+        try:
+            if source.suffix == ".json":
+                self._tokenizer = Tokenizer.from_file(str(source))
+            else:
+                tokens = [t for t in _text(source).splitlines() if not (t.startswith("[") and t.endswith("]"))]
+                lower = all(token == token.lower() for token in tokens)
+                self._tokenizer = BertWordPieceTokenizer(str(source), lowercase=lower)
+        except DataError:
+            raise
+        except Exception as error:  # its own is nothing more special
+            raise DataError(f"{source} is no tokeniser of transformers: {error}") from None
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        special = {token: self._tokenizer.token_to_id(token) for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]")}
+        for token, number in special.items():
+            if number is None:
                 raise DataError(f"{source}: the vocabulary has no {token}")
-        if vocabulary["[PAD]"] != PADDING:
-            raise DataError(f"{source}: [PAD] must have id 0, not {vocabulary['[PAD]']}")
-        self._ids, self._lower, self._strip = vocabulary, lower, strip
-        self._unknown = vocabulary["[UNK]"]
-        self.classify, self.separate = vocabulary["[CLS]"], vocabulary["[SEP]"]
+        if special["[PAD]"] != PADDING:
+            raise DataError(f"{source}: [PAD] must have id 0, not {special['[PAD]']}")
+        self.classify, self.separate = special["[CLS]"], special["[SEP]"]
 
     def ids(self, word: str) -> list[int]:
         """Tokenise what stands between spaces."""
-        if self._lower:
-            word = word.lower()
-        if self._strip:
-            parts = unicodedata.normalize("NFD", word)
-            word = "".join(c for c in parts if unicodedata.category(c) != "Mn")
-        return [piece for part in _parts(word) for piece in self._pieces(part)]
-
-    def _pieces(self, word: str) -> list[int]:
-        if len(word) > _LONGEST_WORD:
-            return [self._unknown]
-        found, first = [], 0
-        while first < len(word):
-            for last in range(len(word), first, -1):
-                piece = word[first:last] if not first else "##" + word[first:last]
-                if piece in self._ids:
-                    break
-            else:
-                return [self._unknown]
-            found.append(self._ids[piece])
-            first = last
-        return found
+        return list(self._tokenizer.encode(word, add_special_tokens=False).ids)
 
 
-def _parts(word: str) -> Iterator[str]:
-    """Letters and digits that stand together, and every punctuation mark or ideograph by itself;
-    control characters go."""
-    part = ""
-    for c in word:
-        kind = unicodedata.category(c)
-        if kind in ("Cc", "Cf") or c == "\ufffd":
-            continue
-        alone = kind[0] == "P" or (c.isascii() and not c.isalnum()) or 0x4E00 <= ord(c) <= 0x9FFF
-        if not alone:
-            part += c
-            continue
-        if part:
-            yield part
-        yield c
-        part = ""
-    if part:
-        yield part
-
-
-def tokeniser_of(folder: Path) -> HashedWords | WordPiece:
-    """Choose the vocabulary that lies in a folder, else `HashedWords`. Raises DataError for a file
-    that is no WordPiece vocabulary."""
-    path = folder / "tokenizer.json"
-    if path.is_file():
-        return _of_json(path)
-    path = folder / "vocab.txt"
-    if not path.is_file():
-        return HashedWords()
-    tokens = _text(path).splitlines()
-    lower = not any(t != t.lower() for t in tokens if not (t.startswith("[") and t.endswith("]")))
-    return WordPiece(path, {token: k for k, token in enumerate(tokens)}, lower, lower)
-
-
-def _of_json(path: Path) -> WordPiece:
-    try:
-        settings = json.loads(_text(path))
-        model, normalizer = settings["model"], settings.get("normalizer") or {}
-        kind, vocabulary = model.get("type", "WordPiece"), dict(model["vocab"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} is no tokeniser of transformers: {error!r}") from error
-    fits = all(isinstance(t, str) and type(k) is int and k >= 0 for t, k in vocabulary.items())
-    if kind != "WordPiece" or not fits:
-        raise DataError(f"{path}: expected a WordPiece vocabulary, found {kind}")
-    lower = bool(normalizer.get("lowercase", False))
-    strip = normalizer.get("strip_accents")
-    return WordPiece(path, vocabulary, lower, lower if strip is None else bool(strip))
+def tokeniser_of(folder: Path) -> HashedWords | WordPieces:
+    """Choose the vocabulary that lies in a folder, else `HashedWords`. Raises as `WordPieces`
+    does."""
+    found = next((folder / name for name in _VOCABULARIES if (folder / name).is_file()), None)
+    return HashedWords() if found is None else WordPieces(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +107,7 @@ class Tokens(Inputs):
         return self.stored[indices].astype(np.int64)
 
 
-def encode(texts: Sequence[str], tokeniser: HashedWords | WordPiece, length: int) -> Tokens:
+def encode(texts: Sequence[str], tokeniser: HashedWords | WordPieces, length: int) -> Tokens:
     """Tokenise texts into lists of `length` ids; what is longer is cut before its separator."""
     known: dict[str, list[int]] = {}
     ids = np.full((len(texts), length), PADDING, np.int32)
@@ -186,8 +133,8 @@ def load(name: str, folder: str, about: Description) -> DataSet:
     """Read a data set and tokenise it. Raises DataError for missing or unreadable files."""
     path = _folder(name, folder)
     tokeniser, length = tokeniser_of(path), about.shape[0]
-    parts = _ag_news(path) if name == "ag-news" else _sentences(path)
-    train, test = (Examples(np.array(labels, np.int64), encode(texts, tokeniser, length)) for texts, labels in parts)
+    made = [Examples(np.array(labels, np.int64), encode(of, tokeniser, length)) for of, labels in _sentences(path)]
+    train, test = made
     return DataSet(name, about, train, test)
 
 
@@ -200,26 +147,6 @@ def _text(path: Path) -> str:
         return read_text(path)
     except ValueError as error:
         raise DataError(f"{path}: {error}") from None
-
-
-def _ag_news(path: Path) -> list[_Part]:
-    return [_articles(path / file) for file in _AG_NEWS]
-
-
-def _articles(path: Path) -> _Part:
-    texts, labels = [], []
-    rows = csv.reader(io.StringIO(_text(path)), strict=True)
-    try:
-        for row in rows:
-            if len(row) != 3 or row[0] not in ("1", "2", "3", "4"):
-                raise ValueError("a line is a class from 1 to 4, a title and a description")
-            texts.append(f"{row[1]} {row[2]}".replace("\\", " "))  # which stands for a new line
-            labels.append(int(row[0]) - 1)
-    except (ValueError, csv.Error) as error:
-        raise DataError(f"{path}, line {rows.line_num}: {error}") from error
-    if not labels:
-        raise DataError(f"{path} has no articles")
-    return texts, labels
 
 
 def _sentences(path: Path) -> list[_Part]:
@@ -266,10 +193,9 @@ def _texts(path: Path) -> list[Path]:
 
 def _folder(name: str, folder: str) -> Path:
     root = data_root(folder)
-    for path in (root / name, root / "ag_news_csv", root):
-        if name == "ag-news" and all((path / file).is_file() for file in _AG_NEWS):
-            return path
-        if name == "sentence-length" and path.name != "ag_news_csv" and _texts(path):
-            return path
-    wanted = "train.csv and test.csv" if name == "ag-news" else "text files (*.txt)"
-    raise DataError(f"data set {name} is not in {root}: it has no {wanted}; set data.dir to a folder that has them")
+    found = next((path for path in (root / name, root) if _texts(path)), None)
+    if found is None:
+        raise DataError(
+            f"data set {name} is not in {root}: it has no text files (*.txt); set data.dir to a folder of them"
+        )
+    return found

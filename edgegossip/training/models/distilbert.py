@@ -23,8 +23,9 @@ from typing_extensions import override
 
 from edgegossip.files import expanded
 from edgegossip.int8.attention import DotProductAttention
+from edgegossip.modelfile import ModelFile
 from edgegossip.training.models.layers import width
-from edgegossip.types import ConfigError, UsageError
+from edgegossip.types import ConfigError, DataError, UsageError
 
 PADDING = 0  # id of the tokens that no other token sees
 _EPSILON = 1e-12
@@ -40,8 +41,6 @@ _CONFIG = {
 }
 _ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
 _WEIGHTS, _SETTINGS = "model.safetensors", "config.json"
-_LARGEST_HEADER = 100_000_000  # bytes
-_TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +212,7 @@ def distilbert(
     if len(input_shape) != 1:
         raise ConfigError(
             "model.name = 'distilbert' needs token ids, one list of them an example; this data "
-            f"set's inputs have shape {input_shape}: use ag-news, sentence-length or your own"
+            f"set's inputs have shape {input_shape}: use sentence-length or your own"
         )
     given = {
         "layers": layers,
@@ -280,7 +279,10 @@ def _settings(folder: Path) -> dict[str, Any]:
 def _load(model: DistilBert, folder: Path) -> None:
     """Fill in what the file has. An encoder by itself has no "distilbert." before its names; what
     belongs to another head is left out."""
-    found = read_safetensors(folder / _WEIGHTS)
+    try:
+        found = {name: torch.from_numpy(array) for name, array in ModelFile(folder / _WEIGHTS).items()}
+    except DataError as error:
+        raise UsageError(str(error)) from None
     own = model.state_dict()
     encoder = {name: "distilbert." + name for name in found if "distilbert." + name in own}
     for name, tensor in found.items():
@@ -302,31 +304,3 @@ def _load(model: DistilBert, folder: Path) -> None:
         raise UsageError(
             f"{folder / _WEIGHTS} lacks {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
         )
-
-
-def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Read the floating-point tensors of a file in the format of safetensors, whose bytes are not
-    trusted. Raises UsageError for a file that is not one."""
-    raw = path.read_bytes()
-    try:
-        size = int.from_bytes(raw[:8], "little")
-        if len(raw) < 8 or size > min(_LARGEST_HEADER, len(raw) - 8):
-            raise ValueError("its header is longer than the file")
-        header = json.loads(raw[8 : 8 + size])
-        tensors = {}
-        for name, entry in header.items():
-            if name == "__metadata__" or entry["dtype"] not in _TYPES:
-                continue
-            first, last = entry["data_offsets"]
-            values = memoryview(raw)[8 + size + first : 8 + size + last]
-            kind, shape = _TYPES[entry["dtype"]], [int(n) for n in entry["shape"]]
-            count = 1
-            for n in shape:
-                count *= n
-            if first < 0 or min(shape, default=1) < 0 or len(values) != count * kind.itemsize:
-                raise ValueError(f"tensor {name!r} has not the bytes of its shape {shape}")
-            flat = torch.frombuffer(bytearray(values), dtype=kind) if count else torch.empty(0, dtype=kind)
-            tensors[name] = flat.reshape(shape)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is no safetensors file: {error}") from error
-    return tensors
