@@ -218,10 +218,10 @@ class Flash:
 
 @command(Flash)
 def flash(options: Flash) -> int:
-    """Write IMAGE (also .xz or .gz) to the whole card DEVICE, and read it back.
+    """Write IMAGE to the whole card DEVICE, and read it back.
 
-    Refuses whatever is mounted, holds this machine's system or swap, is part of something larger,
-    is no removable card or is too small, and writes nothing unless --yes names the device.
+    Refuses whatever is in use, is part of something larger, is no removable card or is too small,
+    and writes nothing unless --yes names the device.
 
     \b
     Examples:

@@ -28,7 +28,6 @@ PACKAGES = {
     "debugfs": "e2fsprogs",
     "apt-get": "apt",
     "tar": "tar",
-    "xz": "xz-utils",
     "lsblk": "util-linux",
     "arch-test": "arch-test",
     "qemu-system-aarch64": "qemu-system-arm",
