@@ -208,7 +208,6 @@ class Calibrate:
     name: str = option("", "Of the profile; default: the file's, or this-machine.")
     peer: str | None = option(None, "Also measure the link to a machine on which --serve runs.", metavar="HOST[:PORT]")
     serve: int | None = option(None, "Only answer a --peer, at this port.", low=0, high=65_535, metavar="PORT")
-    relay: bool = option(False, "With --serve: also measure to third machines when asked (doctor --matrix).")
     seconds: float = option(600.0, "With --serve: seconds until it ends.", flag="--for", low=0.1, high=31 * 86_400.0)
     recipe: str = option("cifar10-gossip", "Whose model is trained.")
     profile: str | None = option(
@@ -243,7 +242,7 @@ def calibrate(options: Calibrate) -> int:
             click.echo(
                 f"answering on port {listener.getsockname()[1]} for {options.seconds:.0f} s", err=options.as_json
             )
-            callers = link_test.serve(listener, time.monotonic() + options.seconds, options.relay)
+            callers = link_test.serve(listener, time.monotonic() + options.seconds)
         click.echo(json.dumps({"callers": callers}) if options.as_json else f"{callers} callers")
         return 0
     if options.output and not options.output.absolute().parent.is_dir():
