@@ -142,8 +142,6 @@ class BoardEvidence:
     last: float | None = math.nan  # training loss of the last round; None: no number
     score: float | None = None
     scores: dict[str, float] = field(default_factory=dict)  # the last ones known
-    first_scores: dict[str, float] = field(default_factory=dict)
-    evaluations: int = 0
     tested_itself: bool = False
     loss: float | None = None  # of the last evaluation
     r2: float | None = None
@@ -267,8 +265,7 @@ class Evidence:
         node.r2, node.tested_itself = record.number("eval/r2"), True
         if names := scores_in(record.values):
             found = {name: value for name in names if (value := record.number(f"{EVALUATED}{name}")) is not None}
-            node.scores, node.evaluations = node.scores | found, node.evaluations + 1
-            node.first_scores = found | node.first_scores
+            node.scores = node.scores | found
             self._scores = in_order(self._scores, names)
             self.score = self._scores[0]
             for board in self.boards.values():
@@ -330,13 +327,6 @@ class Outcome:
     def scores(self) -> dict[NodeId, float]:
         """The scores that count."""
         return {name: board.score for name, board in self.judged.items() if board.score is not None}
-
-    @property
-    def risen(self) -> float | None:
-        """By how much the mean score has changed since the first evaluation; None of one alone."""
-        name, often = self.evidence.score, [b for b in self.judged.values() if b.evaluations > 1]
-        found = [b.scores[name] - b.first_scores[name] for b in often if name in b.scores]
-        return sum(found) / len(found) if found else None
 
     @property
     def tested(self) -> float:
