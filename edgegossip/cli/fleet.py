@@ -122,7 +122,6 @@ class Init:
 
     name: str = option("home", argument=True)
     folder: Path = FLEET()
-    also_name: str | None = option(None, flag="--name", hidden=True)
     years: float = _YEARS()
     as_json: bool = JSON()
 
@@ -136,7 +135,7 @@ def init(options: Init) -> int:
     folder, name = options.folder, options.name
     if "/" in name:
         folder, name = Path(name), "home"
-    made = store.Fleet.create(folder, options.also_name or name, options.years)
+    made = store.Fleet.create(folder, name, options.years)
     if options.as_json:
         click.echo(json.dumps(_document(made), indent=2))
     else:

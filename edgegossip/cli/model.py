@@ -59,7 +59,6 @@ class SaveCommand:
     out: Path = OUTPUT(
         REQUIRED,
         "Its ending is the format: .safetensors, .npz, .onnx or .pt2.",
-        old="--out",
         path="file",
         metavar="FILE",
     )

@@ -23,7 +23,7 @@ class ScaleCommand:
 
     recipe: str | None = option(None, argument=True)
     settings: tuple[str, ...] = SETTINGS()
-    devices: str = option("2,4,7,18", "How many boards.", flag="--boards", old="--devices", metavar="A,B,...")
+    devices: str = option("2,4,7,18", "How many boards.", flag="--boards", metavar="A,B,...")
     schemes: str = option(
         "",
         "sgd, a codec (parallel SGD with it), or an algorithm and a codec such as choco-co3 or server-co3. "
@@ -63,7 +63,6 @@ class ScaleCommand:
     out: Path | None = OUTPUT(
         None,
         "Folder of the results; one that has some already is gone on with. Default: runs/NAME-scale-ON.",
-        old="--out",
         path="folder",
     )
     boards: str = option(
@@ -79,7 +78,6 @@ class ScaleCommand:
         None,
         "boards: folder of `edgegossip fleet init`; default: ./fleet.",
         flag="--fleet",
-        old="--fleet-folder",
         path="folder",
         metavar="DIR",
     )
@@ -164,12 +162,9 @@ class PlanCommand:
         REQUIRED,
         "Boards and their link: mixed-home, paper-7-xaviers, paper-18, pi4-wifi, pi5-switch, or a TOML file.",
         flag="--profile",
-        old="--fleet",
         metavar="NAME|FILE",
     )
-    count: int | None = option(
-        None, "Only the fleet's first so many boards.", flag="--boards", old="--devices", low=2, high=64
-    )
+    count: int | None = option(None, "Only the fleet's first so many boards.", flag="--boards", low=2, high=64)
     settings: tuple[str, ...] = SETTINGS()
     as_json: bool = JSON()
 

@@ -14,7 +14,7 @@ CASES = [
     (["quickstart-gosip"], 2, "did you mean quickstart-gossip"),
     (["quickstart-gossip", "--set", "training.learning_rate=1"], 2, "did you mean training.lr"),
     (["quickstart-gossip", "--set", "training.lr=-1"], 2, "out of range (from 0.0 to 1000.0)"),
-    (["quickstart-gossip", "--nodes", "1"], 2, "the nearest is 2"),
+    (["quickstart-gossip", "--boards", "1"], 2, "the nearest is 2"),
     (["quickstart-gossip", "--set", "codec.name=minmax9"], 2, "did you mean minmax8"),
     (["quickstart-gossip", "--set", "codec.params.bits=3"], 2, "bits"),
     (["quickstart-gossip", "--set", "model.name=mpl"], 2, "did you mean mlp"),

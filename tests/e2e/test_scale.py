@@ -55,7 +55,7 @@ else:
 
 def scale(*arguments: str, out: Path) -> dict[str, Any]:
     here = HERE if "boards" not in arguments and "--device" not in arguments else ()
-    command = [sys.executable, "-m", "edgegossip", "scale", *RECIPE, *arguments, *here, "--out", str(out)]
+    command = [sys.executable, "-m", "edgegossip", "scale", *RECIPE, *arguments, *here, "--output", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=560)
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
@@ -164,7 +164,7 @@ def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_transmit_seconds_are_bytes_by_rate_and_the_model_agrees(tmp_path: Path) -> None:
-    arguments = ("--devices", "2,4", "--schemes", "sgd,4-bit-elastiquant", "--rate", "20mbit")
+    arguments = ("--boards", "2,4", "--schemes", "sgd,4-bit-elastiquant", "--rate", "20mbit")
     real = scale(*arguments, "--on", "netns", out=tmp_path / "netns")
     model = scale(*arguments, "--on", "model", out=tmp_path / "model")
     assert real["failed"] == model["failed"] == []
@@ -179,8 +179,8 @@ def test_transmit_seconds_are_bytes_by_rate_and_the_model_agrees(tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
-    arguments = ("--devices", "2,3", "--schemes", "sgd", "--rate", "50mbit", "--on", "netns")
-    command = [sys.executable, "-m", "edgegossip", "scale", *RECIPE, *arguments, *HERE, "--out", str(tmp_path)]
+    arguments = ("--boards", "2,3", "--schemes", "sgd", "--rate", "50mbit", "--on", "netns")
+    command = [sys.executable, "-m", "edgegossip", "scale", *RECIPE, *arguments, *HERE, "--output", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 400
     while not (tmp_path / "scale.jsonl").exists() or not (tmp_path / "scale.jsonl").read_text().strip():
@@ -203,12 +203,12 @@ def test_boards_that_follow(tmp_path: Path) -> None:
     port, *listen = (free_port("127.0.0.1", 0) for _ in range(3))
     follow = [sys.executable, "-m", "edgegossip", "scale", "--follow", f"127.0.0.1:{port}"]
     boards = [
-        subprocess.Popen([*follow, "--name", name, "--listen", f"127.0.0.1:{at}", "--out", str(tmp_path / name)])
+        subprocess.Popen([*follow, "--name", name, "--listen", f"127.0.0.1:{at}", "--output", str(tmp_path / name)])
         for name, at in zip("ab", listen, strict=True)
     ]
     try:
         where = ("--on", "boards", "--boards", "a,b", "--listen", f"127.0.0.1:{port}")
-        document = scale(*where, "--devices", "2", "--schemes", "4-bit-elastiquant", out=tmp_path / "out")
+        document = scale(*where, "--boards", "2", "--schemes", "4-bit-elastiquant", out=tmp_path / "out")
         assert all(board.wait(30) == 0 for board in boards)
     finally:
         for board in boards:
