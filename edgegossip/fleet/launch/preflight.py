@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from edgegossip import codecs, gossip, training
-from edgegossip.codecs.base import Codec, inside, remembers
-from edgegossip.gossip import topologies
+from edgegossip.codecs.base import Codec, inside
 from edgegossip.gossip.averaging import COARSE, follows, lost_of_normal, on_probe
 from edgegossip.gossip.base import GossipAlgorithm, Says
 from edgegossip.gossip.fragments import cut
@@ -82,10 +81,7 @@ def notices(recipe: Recipe) -> list[str]:
     every = (
         unused_notice,
         data_notice,
-        topology_notice,
         codec_notice,
-        memory_notice,
-        momentum_notice,
         privacy_notice,
     )
     said = [notice for look in every if (notice := look(recipe))]
@@ -132,60 +128,6 @@ def privacy_notice(recipe: Recipe) -> str:
     return (
         f"each message is made of {examples} example{'s' if examples > 1 else ''}, and whoever gets it can read them out of "
         "it: raise training.batch_size or training.local_steps where data are private"
-    )
-
-
-def topology_notice(recipe: Recipe) -> str:
-    """Name a torus that is none, for want of a second row; empty otherwise."""
-    section, nodes = recipe.gossip, recipe.run.nodes
-    if recipe.run.mode != "gossip" or section.topology != "torus":
-        return ""
-    ring = topologies.get("ring", nodes)
-    torus = topologies.get("torus", nodes, **section.topology_params)
-    if any(set(torus.neighbours(k, 0).in_) != set(ring.neighbours(k, 0).in_) for k in range(nodes)):
-        return ""
-    grids = [n for n in range(4, nodes + 3) if any(n % rows == 0 for rows in range(2, int(n**0.5) + 1))]
-    nearest = min(grids, key=lambda n: (abs(n - nodes), -n), default=4)
-    grid = "" if nearest == nodes else f"a torus takes rows and columns, as {nearest} boards have; "
-    return (
-        f"gossip.topology = torus: of {nodes} boards it is a ring; {grid}"
-        "exponential and random-regular mix better with any number of boards"
-    )
-
-
-def memory_notice(recipe: Recipe) -> str:
-    """Name a codec that fits no memory of what was lost, or has one of its own, where the algorithm
-    keeps one, and a difference to a public copy is one. Empty otherwise."""
-    if recipe.run.mode != "gossip" or not (says := (algorithm := _algorithm(recipe)).says).repaired:
-        return ""
-    codec = codecs.get(recipe.codec.name, **recipe.codec.params)
-    if codecs.leaves_rate(codec):  # a dead zone there, which fits
-        return ""
-    try:
-        codecs.error_feedback(codec)
-    except ConfigError as error:
-        why = str(error).removeprefix("codec error-feedback: ")
-        if says is Says.COMPENSATED or remembers(codec):
-            return f"{algorithm.name} remembers what a message loses, as error-feedback does: {why}"
-    on_model = _on_model(recipe)
-    if says is Says.COMPENSATED or on_model is None or (lost := lost_of_normal(on_model)) < 1.0:
-        return ""
-    return (
-        f"codec {recipe.codec.name} changes a vector by {100 * lost**0.5:.0f} % of its length; {algorithm.name} sends "
-        "differences, which may grow from round to round where that is 100 % or more; deadzone, topk and 4-bit-elastiquant fit"
-    )
-
-
-def momentum_notice(recipe: Recipe) -> str:
-    """Name two momentums, the codec's and the local optimiser's, which may keep training from
-    converging; empty when there are not both."""
-    momentum = recipe.training.momentum if recipe.training.optimizer == "sgd" else 0.0
-    own = any(getattr(codec, "momentum", 0.0) for codec in inside(make_codec(recipe)))
-    if not own or momentum == 0 or recipe.run.script:
-        return ""
-    return (
-        f"codec {recipe.codec.name} has a momentum of its own, and training.momentum = {momentum:g} beside it may keep "
-        "the model from training; set training.momentum = 0"
     )
 
 

@@ -125,15 +125,6 @@ def test_the_averaging_rate_is_told_where_the_codec_decides_it():
     assert not remark(recipes.load("quickstart-gossip", ["gossip.algorithm=choco-sgd"]))
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"), [(["codec.name=dgc"], True), (["codec.name=dgc", "training.momentum=0"], False), ([], False)]
-)
-def test_two_momentums_are_told(settings: list[str], said: bool) -> None:
-    assert said == any(
-        "momentum of its own" in notice for notice in notices(recipes.load("quickstart-server", settings))
-    )
-
-
 MEMBERS = ("a", "b", "c", "d")
 
 
@@ -218,12 +209,6 @@ def test_an_outer_optimiser_of_a_coordinator_is_looked_at_before_the_run() -> No
             preflight(wrong, MEMBERS)
 
 
-@pytest.mark.parametrize(("nodes", "ring"), [(4, False), (5, True), (6, False), (7, True), (8, False), (3, True)])
-def test_a_torus_that_is_a_ring_is_told_before_the_run(nodes: int, ring: bool) -> None:
-    said = notices(recipes.load("quickstart-gossip", ["gossip.topology=torus", f"run.nodes={nodes}"]))
-    assert any(f"of {nodes} boards it is a ring" in notice for notice in said) == ring
-
-
 def test_the_rate_with_a_memory_is_its_own() -> None:
     told = {}
     for algorithm in ("deep-squeeze", "sparse-push", "choco-sgd", "quant-sgp"):
@@ -231,45 +216,6 @@ def test_the_rate_with_a_memory_is_its_own() -> None:
         said = remark(recipes.load("quickstart-gossip", settings))
         told[algorithm] = said.split("gossip.params.eta = ")[1].split(",")[0]
     assert told == {"deep-squeeze": "0.19", "sparse-push": "0.19", "choco-sgd": "0.83", "quant-sgp": "0.83"}
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "codec", "told"),
-    [
-        ("deep-squeeze", ["codec.name=qsgd"], True),
-        ("dpsgd", ["codec.name=qsgd"], False),
-        ("deep-squeeze", ["codec.name=auto"], False),  # a dead zone where there is a memory
-        ("deep-squeeze", ["codec.name=auto", "codec.params.error=0.4"], False),
-    ],
-)
-def test_a_codec_that_outgrows_the_memory_is_told(algorithm: str, codec: list[str], told: bool) -> None:
-    said = notices(recipes.load("quickstart-gossip", [f"gossip.algorithm={algorithm}", *codec]))
-    assert any(f"{algorithm} remembers what a message loses" in notice for notice in said) == told
-
-
-@pytest.mark.parametrize(("codec", "told"), [("co3", True), ("ef-signsgd", True), ("signsgd", False), ("qsgd", False)])
-def test_a_second_memory_is_told_where_differences_are_one(codec: str, told: bool) -> None:
-    said = notices(recipes.load("quickstart-gossip", ["gossip.algorithm=choco-sgd", f"codec.name={codec}"]))
-    assert any("has a memory of its own" in notice for notice in said) == told
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "codec", "told"),
-    [
-        ("choco-sgd", ["dither", "error=2"], True),
-        ("quant-sgp", ["dither", "error=0.9"], False),
-        ("motef", ["dither", "bytes=350"], True),
-        ("quant-sgp", ["randk", "ratio=0.1"], True),
-        ("choco-sgd", ["2-bit-qsgd"], True),
-        ("motef", ["deadzone", "error=0.99"], False),
-        ("choco-sgd", ["auto"], False),
-    ],
-)
-def test_a_codec_with_which_differences_grow_is_told(algorithm: str, codec: list[str], told: bool) -> None:
-    name, *params = codec
-    settings = [f"gossip.algorithm={algorithm}", f"codec.name={name}", *(f"codec.params.{p}" for p in params)]
-    said = notices(recipes.load("quickstart-gossip", [*settings, "training.momentum=0"]))
-    assert any("differences, which may grow from round to round" in notice for notice in said) == told, said
 
 
 def test_keys_that_a_script_does_not_go_by_are_named(tmp_path):
