@@ -370,7 +370,6 @@ class StatusCommand:
     places: tuple[str, ...] = option(
         (), "Also ask a board of the mesh, or a coordinator, there.", flag="--ask", metavar="HOST:PORT"
     )
-    watch: bool = option(False, "Show it again every 2 s, until Ctrl-C.")
     as_json: bool = JSON()
 
 
@@ -382,18 +381,6 @@ def status(options: StatusCommand) -> int:
     --ask also one that does not: it says who it is, by its certificate, and takes over the fleet's
     revocation list.
     """
-    while True:
-        if options.watch and not options.as_json and sys.stdout.isatty():
-            click.clear()
-        elif options.watch and not options.as_json:
-            click.echo(time.strftime("-- %H:%M:%S"))
-        code = _show_status(options)
-        if not options.watch:
-            return code
-        time.sleep(2.0)
-
-
-def _show_status(options: StatusCommand) -> int:
     from edgegossip.fleet.checkins import status as look
     from edgegossip.fleet.checkins import table
     from edgegossip.fleet.store import Fleet

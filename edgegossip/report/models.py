@@ -257,7 +257,7 @@ class RunModels:
 
     def _restored(self, board: NodeId, path: Path, round: Round) -> _VectorSource:
         meta, value = self._opened(path, board)
-        layout = _layout_of(meta, self.recipe)
+        layout = _layout_of(meta)
         x = make_algorithm(self.recipe).model(value["state"])
         return _VectorSource(round, layout.views(x), _what_stays(value.get("training")), path)
 
@@ -267,7 +267,7 @@ class RunModels:
             file = OS_FILES.open(str(path))
             try:
                 meta = read_meta(file)
-                layout = _layout_of(meta, self.recipe)
+                layout = _layout_of(meta)
                 outside = RunContext(layout=layout)
                 if not self._server:
                     members, run_id = tuple(meta["boards"]), bytes(meta["run"])
@@ -324,7 +324,7 @@ class RunModels:
             there = ", ".join(map(str, sorted({*kept, *best, *([rounds] if final else [])}))) or "none"
             raise ConfigError(f"round {round} of the coordinator is not kept; rounds that are: {there}")
         meta, value = self._opened(kept[round], COORDINATOR)
-        return _VectorSource(round, _layout_of(meta, self.recipe).views(value["model"]), {}, kept[round])
+        return _VectorSource(round, _layout_of(meta).views(value["model"]), {}, kept[round])
 
 
 class _Source(ABC):
@@ -365,13 +365,9 @@ class _VectorSource(_Source):
         return self.arrays[name] if name in self.arrays else self._stays[name]
 
 
-def _layout_of(meta: Mapping[str, Any], recipe: Recipe) -> Layout:
-    """The layout that a checkpoint names; one of an earlier version leaves it to the recipe."""
-    if "tensors" in meta:
-        return Layout.of(TensorSpec(name, tuple(shape), trainable) for name, shape, trainable in meta["tensors"])
-    from edgegossip import training
-
-    return training.layout_of(recipe)
+def _layout_of(meta: Mapping[str, Any]) -> Layout:
+    """The layout that a checkpoint names."""
+    return Layout.of(TensorSpec(name, tuple(shape), trainable) for name, shape, trainable in meta["tensors"])
 
 
 def _what_stays(kept: Any) -> dict[str, NDArray[Any]]:

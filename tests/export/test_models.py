@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 import edgegossip
 from edgegossip import recipe as recipes
-from edgegossip.checkpoint.store import Store
 from edgegossip.cli.main import cli
 from edgegossip.engine.server_records import Progress
 from edgegossip.flower.checkpoints import BoardCheckpointer, CoordinatorCheckpointer
@@ -269,17 +268,6 @@ def test_a_round_of_a_server_run_that_was_stopped(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["w"], [3.0, 3.0])
     assert found["b"].shape == () and found.about["round"] == "3"
     assert model(run, "-o", tmp_path / "m.npz")["round"] == "4"
-
-
-def test_a_checkpoint_of_an_earlier_version_leaves_the_tensors_to_the_recipe(tmp_path: Path) -> None:
-    run = folder(tmp_path / "run", run={"mode": "server", "nodes": 2}, model={"name": "mlp", "params": {"hidden": [2]}})
-    layout_size = 64 * 2 + 2 + 2 * 10 + 10
-    store = Store(run / "checkpoint" / "coordinator", {"board": "coordinator"})
-    store.save(Progress(5, np.arange(layout_size, dtype=np.float32)).plain(), round=5)
-    store.close()
-    model(run, "-o", tmp_path / "m.npz")
-    found = ModelFile(tmp_path / "m.npz")
-    assert sum(array.size for array in found.values()) == layout_size and found.about["round"] == "5"
 
 
 def keep(run: Path, board: str, round: int, merit: float, value: float) -> None:

@@ -165,10 +165,6 @@ def wear(facts: Facts) -> Iterator[DoctorFinding]:
             yield DoctorFinding("warning", "wear", text)
         else:
             yield DoctorFinding("good", "wear", f"{device} has used up to {10 * life} % of its life")
-    for device, left in facts.spares:
-        if left >= 2:
-            text = f"{device} has used {80 if left == 2 else 90} % of its spare blocks: replace it soon"
-            yield DoctorFinding("warning" if left == 2 else "bad", "wear", text)
 
 
 def storage(facts: Facts) -> Iterator[DoctorFinding]:

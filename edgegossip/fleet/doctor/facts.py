@@ -51,7 +51,6 @@ class Facts:
     allowed_hz: float | None = None  # highest clock that cpufreq may choose, of the slowest policy by its share
     highest_hz: float | None = None  # that the same policy's cores have
     wear: tuple[tuple[str, int], ...] = ()  # (block device, eMMC life time estimate: 1 is up to 10 % used, 11 is over)
-    spares: tuple[tuple[str, int], ...] = ()  # (block device, eMMC pre_eol_info: 1 normal, 2 80 % used, 3 90 %)
     memory_bytes: int | None = None
     available_bytes: int | None = None
     swap_used_bytes: int | None = None
@@ -81,8 +80,7 @@ def gather(root: Path = Path("/"), folder: Path = Path(".")) -> Facts:
         governors=_governors(root),
         allowed_hz=allowed_hz,
         highest_hz=highest_hz,
-        wear=_emmc(root, "life_time"),
-        spares=_emmc(root, "pre_eol_info"),
+        wear=_wear(root),
         memory_bytes=memory.get("MemTotal"),
         available_bytes=memory.get("MemAvailable"),
         swap_used_bytes=memory["SwapTotal"] - memory["SwapFree"]
@@ -131,19 +129,14 @@ def _clock_limits(root: Path) -> tuple[float | None, float | None]:
     return min(limits, key=lambda pair: pair[0] / pair[1], default=(None, None))
 
 
-def _emmc(root: Path, name: str) -> tuple[tuple[str, int], ...]:
+def _wear(root: Path) -> tuple[tuple[str, int], ...]:
     """Return the worst figure of each device that has any: an SD card seldom does, eMMC always."""
     rows = []
-    for file in found(root, f"sys/block/mmcblk*/device/{name}"):
-        words = (text_of(file) or "").split()
-        worst = max((int(w, 16) for w in words if w.startswith("0x") and len(w) == 4 and _is_hex(w)), default=0)
-        if worst:  # 0 is "not told"
+    for file in found(root, "sys/block/mmcblk*/device/life_time"):
+        words = re.findall(r"\b0x([0-9a-fA-F]{2})\b", text_of(file) or "")
+        if worst := max((int(word, 16) for word in words), default=0):  # 0 is "not told"
             rows.append((file.parts[-3], worst))
     return tuple(rows)
-
-
-def _is_hex(word: str) -> bool:
-    return all(letter in "0123456789abcdefABCDEF" for letter in word[2:])
 
 
 def _free(folder: Path) -> int | None:

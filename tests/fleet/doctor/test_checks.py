@@ -23,7 +23,6 @@ SOUND = Facts(
     temperature_c=50.0,
     governors=("ondemand",),
     wear=(("mmcblk0", 1),),
-    spares=(("mmcblk0", 1),),
     memory_bytes=4_000_000_000,
     available_bytes=3_000_000_000,
     swap_used_bytes=0,
@@ -49,7 +48,6 @@ def test_a_sound_board_has_nothing_wrong():
         ({"governors": ("powersave",)}, "warning", "governor", "cpupower frequency-set"),
         ({"wear": (("mmcblk0", 9),)}, "warning", "wear", "mmcblk0 has used 80 to 90 % of its life: replace it soon"),
         ({"wear": (("mmcblk0", 11),)}, "bad", "wear", "replace it now"),
-        ({"spares": (("mmcblk0", 3),)}, "bad", "wear", "90 % of its spare blocks"),
         ({"root_is_read_only": True}, "bad", "storage", "read-only"),
         ({"disk_free_bytes": 10_000_000}, "warning", "storage", "10 MB of disk are free"),
         ({"available_bytes": 100_000_000}, "warning", "memory", "100 MB of memory are free"),
@@ -150,7 +148,7 @@ def test_facts_come_from_the_tree(tmp_path):
     (root / "proc/mounts").write_text("/dev/mmcblk0p2 / ext4 ro,noatime 0 0\n")
     facts = gather(root, tmp_path)
     assert facts.board == "Raspberry Pi 4 Model B Rev 1.4" and facts.throttled == 0x50005
-    assert facts.wear == (("mmcblk0", 2), ("mmcblk1", 10)) and facts.spares == (("mmcblk1", 2),)
+    assert facts.wear == (("mmcblk0", 2), ("mmcblk1", 10))
     assert facts.interfaces == (Interface("wlan0", 1500, -71.0),) and facts.governors == ("powersave",)
     assert facts.root_is_read_only and facts.available_bytes == 204304 * 1024 and facts.swap_used_bytes == 60 * 1024
     (root / "proc/mounts").write_text("overlay / overlay ro,relatime,lowerdir=/a,upperdir=/b 0 0\n")
