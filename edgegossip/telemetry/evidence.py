@@ -148,7 +148,6 @@ class BoardEvidence:
     tested: float = 0.0  # examples of it
     untrained: Untrained | None = None
     away: float | None = None  # from the average, in lengths of it
-    statistics: float = 0.0  # of batch norm, from their average, in deviations
     compared: int = 0  # rounds in which others' models were held against each other
     far: dict[NodeId, list[float]] = field(default_factory=dict)  # whose -> rounds far off, sum of log times
     sent: dict[NodeId, int] = field(default_factory=dict)  # neighbour -> last round in which it got something
@@ -278,8 +277,7 @@ class Evidence:
                 away, length = event.fields.get("distance"), event.fields.get("length")
                 if isinstance(away, float | int) and isinstance(length, float | int) and length > 0:
                     node = self.boards.setdefault(event.node, BoardEvidence())
-                    node.away, statistics = away / length, event.fields.get("statistics")
-                    node.statistics = float(statistics) if isinstance(statistics, float | int) else 0.0
+                    node.away = away / length
             case "unchanged" if "rounds" in event.fields:  # else the first round of that kind
                 counts = (int(_number(event, key)) for key in ("rounds", "unchanged", "elsewhere", "undone"))
                 self.boards.setdefault(event.node, BoardEvidence()).untrained = Untrained(*counts)

@@ -20,8 +20,8 @@ second run reads no warning, so each rule waits for evidence, and short runs are
 - `apart` (ruin): the boards hold different models. The average of them, where it was tested, is
   far worse than they are, or they are far worse than it, or the worst board has learnt a quarter of
   what the best has, or they are further from the average than that is long. A hint where they are
-  merely far from it, the run was short, or their statistics of batch norm are far, or, where nobody
-  knows what guessing gives, the worst board has not half of the best one's accuracy.
+  merely far from it, the run was short, or, where nobody knows what guessing gives, the worst board
+  has not half of the best one's accuracy.
 - `isolated` (ruin): the boards exchanged nothing in the whole run, however short it was, whatever
   the reason: no message of another counted, or no update was used.
 - `split` (ruin): boards that finished fall into groups that exchanged nothing in the last third of
@@ -57,7 +57,6 @@ from edgegossip.telemetry.evidence import ENOUGH_ROUNDS, Evidence, Outcome, medi
 from edgegossip.types import NodeId
 
 LATE = 2 / 3  # the last third of a run: who has not exchanged in it, does not any more
-FAR_STATISTICS = 0.5  # deviations from the average statistics of batch norm: a layer is given other numbers
 FAR = 0.3  # from the average, in lengths of it: boards with even data are at 0.01 to 0.05
 BEYOND = 1.0  # there the boards' models have less in common than they have not
 STOOD_STILL_S = 10.0  # in a run: a moment of it is nothing
@@ -248,11 +247,6 @@ class _Rules:
         if far > (FAR if enough else BEYOND):
             text = f"the boards hold different models: up to {far:.2g} of a model's length from their average"
             yield Finding("apart", text, self._cures.for_apart(), far > BEYOND and enough)
-        statistics = max((node.statistics for node in self._boards.values()), default=0.0)
-        if statistics > FAR_STATISTICS and far <= FAR and enough:
-            text = f"the boards' statistics of batch norm differ: up to {statistics:.2g} deviations from their average"
-            cure = "use the average of the models (model save), exchange after fewer steps, or take a norm without them"
-            yield Finding("apart", text, cure)
 
     def _one_far_below(self) -> Iterable[Finding]:
         """A board with half of the best one's accuracy, where nobody knows what guessing gives: a

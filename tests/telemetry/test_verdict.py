@@ -804,16 +804,6 @@ def test_a_board_none_of_whose_updates_was_used_is_named() -> None:
     assert (found["kind"], found["ruin"]) == ("alone", False) and found["text"].startswith("no update of c was ever")
 
 
-def test_boards_whose_statistics_of_batch_norm_differ_are_told() -> None:
-    def compared(far: float) -> list[tuple[str, bool, str]]:
-        fields = {"distance": 0.01, "length": 1.0, "statistics": far}
-        return told(events=[EventRecord("b", 98.0, "compared", "b", fields)])
-
-    ((kind, ruin, text),) = compared(0.8)
-    assert (kind, ruin) == ("apart", False) and "statistics of batch norm differ: up to 0.8 deviations" in text
-    assert compared(0.3) == []
-
-
 def test_a_board_whose_neighbours_were_all_lost_is_not_told_to_look_at_its_network() -> None:
     pair = {"members": ["a", "b"], "rounds": [{"edges": [["a", "b"], ["b", "a"]]}]}
     heard = [{"gossip/consensus_distance": 0.1, "gossip/heard": 1} if k < 5 else {"gossip/heard": 0} for k in range(40)]
