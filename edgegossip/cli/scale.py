@@ -115,7 +115,6 @@ def scale(options: ScaleCommand) -> int:
         click.echo(text, err=True)
 
     if options.follow:
-        _require_a_boards_own(click.get_current_context())
         from edgegossip.scale import follow as following
 
         board = chosen(
@@ -141,15 +140,6 @@ def scale(options: ScaleCommand) -> int:
     if options.as_json:
         click.echo(json.dumps(document))
     return code
-
-
-def _require_a_boards_own(context: click.Context) -> None:
-    """Raise UsageError for an option that says nothing to a board, which runs what it is told."""
-    asked = "devices schemes on rate link rounds slower device fleet boards fleet_folder"
-    for name in asked.split():
-        if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
-            [flag] = [param.opts[0] for param in context.command.params if param.name == name]
-            raise click.UsageError(f"{flag} says nothing with --follow: a board runs what the machine there asks for")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,6 @@ _PI_BITS = (
     (2, "the processor is throttled", "give it a heat sink or a fan"),
     (3, "the processor is at its soft temperature limit", "give it a heat sink or a fan"),
 )
-_CAPPED = 0.95  # share of its clock that a processor may use
 _TORCH = ((2, 9), (2, 13))
 _JETPACKS = {32: "4", 34: "5", 35: "5", 36: "6", 38: "7", 39: "7"}  # by Jetson Linux
 _FIRST_CUDA_13 = 38  # Jetson Linux; of earlier ones NVIDIA's torch ends at 2.8
@@ -121,10 +120,6 @@ def governor(facts: Facts) -> Iterator[DoctorFinding]:
         yield DoctorFinding("warning", "governor", text)
     elif facts.governors:
         yield DoctorFinding("good", "governor", f"the clock goes by {', '.join(sorted(set(facts.governors)))}")
-    if facts.allowed_hz and facts.highest_hz and facts.allowed_hz < _CAPPED * facts.highest_hz:
-        clocks = f"{facts.allowed_hz / 1e6:.0f} of {facts.highest_hz / 1e6:.0f} MHz"
-        text = f"the clock may not go above {clocks}: write the higher number, in kHz, into scaling_max_freq of cpufreq"
-        yield DoctorFinding("warning", "governor", text)
 
 
 def power(facts: Facts) -> Iterator[DoctorFinding]:

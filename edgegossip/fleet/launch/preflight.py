@@ -8,8 +8,6 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
-from glob import escape, glob
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -101,21 +99,6 @@ def unused_notice(recipe: Recipe) -> str:
     return f"{' and '.join(changed)} {'have' if changed[1:] else 'has'} no effect with run.mode = {recipe.run.mode}"
 
 
-def remark(recipe: Recipe) -> str:
-    """Name the averaging rate where the codec decides it and it is not 1; empty otherwise. It is no
-    warning: what was chosen suits the codec."""
-    if recipe.run.mode != "gossip":
-        return ""
-    algorithm, codec = _algorithm(recipe), make_codec(recipe)
-    if (eta := algorithm.rate(codec)) is None:
-        return ""
-    if follows(codec):
-        return f"{algorithm.name} averages at a rate that follows how many bytes messages have"
-    if _is_limited(codec) or eta == 1.0:  # what bytes keep of a model, its size decides
-        return ""
-    return f"{algorithm.name} averages at gossip.params.eta = {eta:.2g}, as suits codec {recipe.codec.name}"
-
-
 FEW_EXAMPLES = 4  # in a message: most of them can be read out of it
 
 
@@ -150,21 +133,6 @@ def codec_notice(recipe: Recipe) -> str:
         f"{recipe.gossip.algorithm}, and this may keep them from training; fp16, bf16, minmax8 and 8-bit-elastiquant fit, "
         f"and so does {algorithm.traits.in_differences}, which sends differences"
     )
-
-
-def path_notices(recipe: Recipe, members: Sequence[NodeId]) -> list[str]:
-    """Name arguments of the script that are files or folders for some boards and not for others, or
-    for boards by other names: with more than ten, board-0 is called board-00."""
-    said = []
-    for word in recipe.run.script_args:
-        path = word.rpartition("=")[2]
-        paths = {path.replace("{board}", name).replace("{index}", str(k)) for k, name in enumerate(members)}
-        missing = sorted(one for one in paths if not Path(one).exists())
-        there = glob(escape(path).replace("{board}", "board-*").replace("{index}", "[0-9]*"))
-        if missing and there and len(paths) > 1:
-            more = f" and {len(missing) - 1} more are" if missing[1:] else " is"
-            said.append(f"{word}: {missing[0]}{more} not there, and {min(there)} is")
-    return said
 
 
 def require(module: str, cure: str) -> None:

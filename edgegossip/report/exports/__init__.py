@@ -2,7 +2,6 @@
 that other programs read.
 
 columns.py      metrics, events and links as columns; CSV files of them
-trace.py        rounds and their parts for ui.perfetto.dev and chrome://tracing
 tensorboard.py  event files for TensorBoard
 """
 
@@ -29,9 +28,6 @@ class Exports:
         path="file",
         metavar="FILE",
     )
-    trace: Path | None = option(
-        None, "Write the rounds as a trace for ui.perfetto.dev or chrome://tracing.", path="file", metavar="FILE"
-    )
     csv: Path | None = option(None, "Write metrics, events and links as CSV files.", path="folder", metavar="DIR")
     tensorboard: Path | None = option(
         None,
@@ -51,10 +47,6 @@ def write_exports(views: Sequence[RunView], exports: Exports, *, page: bool) -> 
         html = views[0].folder / "report.html" if len(views) == 1 else Path("report.html")
     if html is not None:
         yield f"page {page_of(views, html)}"
-    if exports.trace is not None:
-        from edgegossip.report.exports.trace import write_trace
-
-        yield f"trace {write_trace(views, exports.trace)}"
     if exports.csv is not None:
         from edgegossip.report.exports.columns import write_csv
 

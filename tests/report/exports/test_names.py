@@ -8,7 +8,6 @@ import pytest
 
 from edgegossip.report.exports.columns import columns_of, write_csv
 from edgegossip.report.exports.tensorboard import write_tensorboard
-from edgegossip.report.exports.trace import write_trace
 from edgegossip.report.web.view import names_of, read_runs
 
 ALIKE = ["pi-1/runs/x", "pi-2/runs/x", "pi-2/runs/y"]
@@ -43,8 +42,6 @@ def test_runs_of_one_name_have_event_files_of_their_own(alike, tmp_path):
 
 def test_runs_of_one_name_are_told_apart_in_every_table(alike, tmp_path):
     assert columns_of(alike)["metrics"]["run"] == columns_of(alike)["events"]["run"] == names_of(alike)
-    trace = json.loads(write_trace(alike, tmp_path / "trace.json").read_text())["traceEvents"]
-    assert [e["args"]["name"] for e in trace if e["name"] == "process_name"] == names_of(alike)
 
 
 @pytest.mark.parametrize("node", ["ABSOLUTE", "../../../up", "..", ".", "a/b", "a\\b", "nul\0", "\ud800", "%2E"])

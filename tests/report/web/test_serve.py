@@ -8,10 +8,10 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from edgegossip.report.web.serve import PORT, LiveRuns, PageServer, listen
-from edgegossip.report.web.view import unpack
 from edgegossip.security import https
 from edgegossip.telemetry.records import MetricsRecord, to_line
 from edgegossip.types import HostError
+from tests.report.web.packed import unpack
 from tests.report.web.synthetic import write_run
 
 
