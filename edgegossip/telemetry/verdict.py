@@ -20,13 +20,11 @@ second run reads no warning, so each rule waits for evidence, and short runs are
 - `apart` (ruin): the boards hold different models. The average of them, where it was tested, is
   far worse than they are, or they are far worse than it, or the worst board has learnt a quarter of
   what the best has, or they are further from the average than that is long. A hint where they are
-  merely far from it, the run was short, or, where nobody knows what guessing gives, the worst board
-  has not half of the best one's accuracy.
+  merely far from it, or the run was short.
 - `isolated` (ruin): the boards exchanged nothing in the whole run, however short it was, whatever
   the reason: no message of another counted, or no update was used.
 - `split` (ruin): boards that finished fall into groups that exchanged nothing in the last third of
   the run, or all of them mixed with nobody in most rounds.
-- `mute` (hint): what gossip sends has next to nothing of what was meant, so boards learn alone.
 - `alone` (hint): a board mixed with nobody in most of its rounds, or none of its updates was used,
   or in gossip nothing of it reached another board.
 - `outlier` (hint): most of a board's neighbours, or a coordinator, found its model far beyond the
@@ -51,9 +49,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgegossip.telemetry.clocks import COORDINATOR
-from edgegossip.telemetry.cures import MOST_NAMED, MUTE, Cures, named, percent
-from edgegossip.telemetry.evidence import ENOUGH_ROUNDS, Evidence, Outcome, median, noise
+from edgegossip.telemetry.cures import MOST_NAMED, Cures, named, percent
+from edgegossip.telemetry.evidence import ENOUGH_ROUNDS, Evidence, Outcome, noise
 from edgegossip.types import NodeId
 
 LATE = 2 / 3  # the last third of a run: who has not exchanged in it, does not any more
@@ -87,8 +84,7 @@ def findings(evidence: Evidence, finished: Collection[NodeId]) -> list[Finding]:
         return found
     found += [*rules.drifted(), *rules.apart()]
     found += [*rules.isolated()] or [*rules.split()]
-    found += [*rules.mute(), *rules.worse()]
-    found += [*rules.outliers(), *rules.refused(finished), *rules.starved(), *rules.records()]
+    found += [*rules.worse(), *rules.outliers(), *rules.refused(finished), *rules.starved(), *rules.records()]
     return sorted(found, key=lambda f: not f.ruin)
 
 
@@ -242,22 +238,9 @@ class _Rules:
                 text = f"the boards hold different models: accuracy {percent(scores[worst])} at {worst}, up to {percent(best)}"
                 yield Finding("apart", text + " elsewhere", self._cures.for_apart(), True)
                 return
-        if floor is None and enough:
-            yield from self._one_far_below()
         if far > (FAR if enough else BEYOND):
             text = f"the boards hold different models: up to {far:.2g} of a model's length from their average"
             yield Finding("apart", text, self._cures.for_apart(), far > BEYOND and enough)
-
-    def _one_far_below(self) -> Iterable[Finding]:
-        """A board with half of the best one's accuracy, where nobody knows what guessing gives: a
-        coordinator's model may have found one whose test set is wrong."""
-        own = {n: b.score for n, b in self._boards.items() if b.score is not None and n != COORDINATOR}
-        if self._known.score != "accuracy" or len(own) < 2:
-            return
-        best, worst = max(own.values()), min(own, key=lambda name: own[name])
-        if own[worst] < 0.5 * best and best - own[worst] > 2.0 * noise(0.5 * best, self._of.tested):
-            text = f"accuracy {percent(own[worst])} at {worst}, up to {percent(best)} elsewhere"
-            yield Finding("apart", text, f"look at the labels and the data of {worst}, and at how it trains")
 
     def isolated(self) -> Iterable[Finding]:
         if self._known.used == 0:
@@ -324,12 +307,6 @@ class _Rules:
                 yield Finding("split", "every board trained alone in most rounds", cure, True)
                 return
             yield Finding("alone", f"{named(alone)} mixed with no neighbour in most rounds", cure)
-
-    def mute(self) -> Iterable[Finding]:
-        lost = median([node.lost for node in self._boards.values()]) if self._boards else 0.0
-        if not self._cures.sends_updates and lost >= MUTE and (finer := self._cures.finer()):
-            text = f"messages hold next to nothing: they lose {lost:.3g} times the length of what was meant"
-            yield Finding("mute", text, finer)
 
     def worse(self) -> Iterable[Finding]:
         """By more than what the size of a test set explains."""

@@ -71,9 +71,7 @@ def test_a_dry_run_says_what_would_run_and_leaves_nothing(command, tmp_path):
 
 def test_several_runs_get_one_page_and_exports(command, runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, out, _ = command(
-        "report", *map(str, runs), "--no-plots", "--csv", "c", "--tensorboard", "tb"
-    )
+    code, out, _ = command("report", *map(str, runs), "--no-plots", "--csv", "c", "--tensorboard", "tb")
     assert code == 0 and "page report.html" in out
     assert (tmp_path / "report.html").read_text().count('class="run-data"') == 2
     assert {p.name for p in tmp_path.iterdir()} == {"report.html", "c", "tb"}
