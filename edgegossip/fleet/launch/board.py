@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -35,9 +34,6 @@ from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.training.check import data_notice
 from edgegossip.training.data import Board
 from edgegossip.types import EXIT_OK, EXIT_RUIN, ConfigError, NodeId
-
-if TYPE_CHECKING:
-    from edgegossip.mesh.membership.manifest import Manifest
 
 
 def run_member(
@@ -194,25 +190,12 @@ def _before(recipe: Recipe, options: NodeOptions, fresh: bool) -> Path | None:
     if fresh or (recipe.run.mode == "gossip" and not recipe.checkpoint.every):
         return None
     if options.joined is not None:
-        return _of_this_run(options.joined.manifest, options)
+        run = options.joined.manifest
+        return unfinished(options.runs_dir, run.run_id, run.members, options.name, run.instance)
     members = peer_members(options) if recipe.run.mode == "gossip" else options.members
     return unfinished(
         options.runs_dir, recipes.run_id(recipe), members or default_members(recipe.run.nodes), options.name
     )
-
-
-def _of_this_run(run: Manifest, options: NodeOptions) -> Path | None:
-    """Return the folder that this board did not finish, if it is not of an earlier run of the same
-    recipe and members."""
-    before = unfinished(options.runs_dir, run.run_id, run.members, options.name, run.instance)
-    earlier = None if before else unfinished(options.runs_dir, run.run_id, run.members, options.name)
-    if earlier is not None:
-        click.echo(
-            f"this run is not the one that this board left unfinished in {earlier}, but another of the same recipe: it begins "
-            f"anew (--resume {earlier} would take that one's model over)",
-            err=True,
-        )
-    return before
 
 
 def _with_identity(options: NodeOptions) -> NodeOptions:

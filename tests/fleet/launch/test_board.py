@@ -109,8 +109,7 @@ def test_who_joins_another_run_of_the_same_recipe_leaves_the_earlier_one_alone(
     keep(first := found[0][0])
     assert f"going on with {first}" in start(tmp_path, *COMMANDS["joiner"])
     now["instance"] = "bb"
-    said = start(tmp_path, *COMMANDS["joiner"])
-    assert f"not the one that this board left unfinished in {first}" in said and "going on" not in said
+    assert "going on" not in start(tmp_path, *COMMANDS["joiner"])
     assert found[-1][0] != first and not found[-1][1]
     now["instance"] = "aa"
     start(tmp_path, *COMMANDS["joiner"])
