@@ -182,7 +182,7 @@ OUTSIDE = {
     "security": {"cryptography"},
     "fleet": {"psutil"},
     "flower": {"flwr", "grpc", "google", "httpx", "starlette", "uvicorn"},  # the last three are dependencies of flwr
-    "report": {"matplotlib", "rich", "pyarrow", "IPython"},
+    "report": {"matplotlib", "rich", "tensorboard", "IPython"},
     "sweep": {"matplotlib"},
     "export": {"torch"},
     "result": {"torch", "pandas"},

@@ -97,8 +97,8 @@ def test_a_folder_without_a_study_is_refused(tmp_path: Path) -> None:
 
 def test_a_plan_is_that_of_the_command_line() -> None:
     plan = edgegossip.plan("cifar10-gossip", "pi4-wifi", {"codec.name": "fp16"}, boards=4, model__name="cnn")
-    words = ["plan", "cifar10-gossip", "--fleet", "pi4-wifi", "--set", "codec.name=fp16", "--set", "model.name=cnn"]
-    done = CliRunner().invoke(cli, [*words, "--devices", "4"], standalone_mode=False)
+    words = ["plan", "cifar10-gossip", "--profile", "pi4-wifi", "--set", "codec.name=fp16", "--set", "model.name=cnn"]
+    done = CliRunner().invoke(cli, [*words, "--boards", "4"], standalone_mode=False)
     assert str(plan) == done.stdout.rstrip("\n")
     assert plan.summary["boards"] == 4 and plan.summary["codec"] == "fp16" and plan.summary["modelled"]
     card = plan._repr_html_()

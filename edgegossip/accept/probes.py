@@ -69,12 +69,7 @@ def facts_section(known: Facts) -> Section:
 def sensors(machine: Machine) -> Section:
     """Name the sensors that answer, and what they say."""
     found = detect(machine.root)
-    try:
-        return {"names": [sensor.name for sensor in found], "values": dict(sample(found))}
-    finally:
-        for sensor in found:
-            if hasattr(sensor, "close"):
-                sensor.close()
+    return {"names": [sensor.name for sensor in found], "values": dict(sample(found))}
 
 
 def right_bits() -> Section:

@@ -84,36 +84,9 @@ def coordinator(options: CoordinatorCommand) -> int:
         named = () if boards.isdecimal() or not boards else (f"run.nodes={len(boards.split(','))}",)
         settings = ("run.mode=server", *named, *with_script_args(settings, script_args))
     if boards.isdecimal():
-        if not options.identity and not options.insecure:
-            _check_count(int(boards), options.fleet)
         settings, boards = (*settings, f"run.nodes={boards}"), ""
     names = tuple(filter(None, boards.split(",")))
     return run_coordinator(
         load(recipe, settings),
         chosen(options, CoordinatorOptions, boards=names, as_json=options.as_json or options.outputs.as_json),
-    )
-
-
-def _check_count(wanted: int, fleet: Path | None) -> None:
-    """Raise ConfigError when the fleet has another number of boards than --boards says: a number
-    does not tell which."""
-    from edgegossip.fleet.launch.preflight import FLEET
-    from edgegossip.fleet.store import boards_of
-    from edgegossip.types import ConfigError
-
-    folder = fleet or Path(FLEET)
-    if not (folder / "fleet.json").is_file():
-        return  # which is told where the fleet is needed
-    known = boards_of(folder)
-    if len(known) == wanted:
-        return
-    if len(known) < wanted:
-        cure = f"add boards with `edgegossip fleet add --fleet {folder}`, or say --boards {len(known)}"
-    else:
-        cure = (
-            f"name those of this run, as in --boards {','.join(known[:wanted])}, or take all with --boards {len(known)}"
-        )
-    without = "" if fleet else "; --insecure goes without this fleet"
-    raise ConfigError(
-        f"--boards {wanted}: {folder} has {len(known)} boards ({', '.join(known) or 'none'}): {cure}{without}"
     )

@@ -20,7 +20,6 @@ class Doctor:
     peers: tuple[str, ...] = option(
         (), "Measure the link to it; may be repeated.", flag="--peer", metavar="HOST[:PORT]"
     )
-    matrix: bool = option(False, "Also have each peer measure to each other one (calibrate --serve --relay).")
     identity: Path | None = option(None, "This board's folder: look at its certificates.", path="folder")
     recipe: str | None = option(None, "What it is to train: whether torch sees its training.device.", metavar="RECIPE")
     settings: tuple[str, ...] = option(
@@ -43,7 +42,7 @@ def doctor(options: Doctor) -> int:
       edgegossip doctor --identity /etc/edgegossip/identity --listen 7700
       edgegossip doctor --recipe quickstart-gossip --set training.device=cuda
       edgegossip calibrate --serve 7733                  on the other boards, and here:
-      edgegossip doctor --peer pi-2:7733 --peer pi-3:7733 --matrix
+      edgegossip doctor --peer pi-2:7733 --peer pi-3:7733
 
     Every finding is one sentence with its cure. Ends with 6 when something must be put right.
     """
@@ -68,6 +67,6 @@ def doctor(options: Doctor) -> int:
 
     peers = [parse_address(peer) for peer in options.peers]
     tried = None if training is None else device
-    document = visit(folder, options.identity, options.ports, peers, options.matrix, device=tried)
+    document = visit(folder, options.identity, options.ports, peers, device=tried)
     click.echo(json.dumps(document) if options.as_json else text_of(document))
     return EXIT_RUN if document["bad"] else EXIT_OK

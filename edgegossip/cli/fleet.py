@@ -122,7 +122,6 @@ class Init:
 
     name: str = option("home", argument=True)
     folder: Path = FLEET()
-    also_name: str | None = option(None, flag="--name", hidden=True)
     years: float = _YEARS()
     as_json: bool = JSON()
 
@@ -136,7 +135,7 @@ def init(options: Init) -> int:
     folder, name = options.folder, options.name
     if "/" in name:
         folder, name = Path(name), "home"
-    made = store.Fleet.create(folder, options.also_name or name, options.years)
+    made = store.Fleet.create(folder, name, options.years)
     if options.as_json:
         click.echo(json.dumps(_document(made), indent=2))
     else:
@@ -371,7 +370,6 @@ class StatusCommand:
     places: tuple[str, ...] = option(
         (), "Also ask a board of the mesh, or a coordinator, there.", flag="--ask", metavar="HOST:PORT"
     )
-    watch: bool = option(False, "Show it again every 2 s, until Ctrl-C.")
     as_json: bool = JSON()
 
 
@@ -383,18 +381,6 @@ def status(options: StatusCommand) -> int:
     --ask also one that does not: it says who it is, by its certificate, and takes over the fleet's
     revocation list.
     """
-    while True:
-        if options.watch and not options.as_json and sys.stdout.isatty():
-            click.clear()
-        elif options.watch and not options.as_json:
-            click.echo(time.strftime("-- %H:%M:%S"))
-        code = _show_status(options)
-        if not options.watch:
-            return code
-        time.sleep(2.0)
-
-
-def _show_status(options: StatusCommand) -> int:
     from edgegossip.fleet.checkins import status as look
     from edgegossip.fleet.checkins import table
     from edgegossip.fleet.store import Fleet

@@ -56,7 +56,6 @@ class TopologyCommand:
         (),
         "Number of boards; may be repeated. Default: every number from 2 to 18.",
         flag="--boards",
-        old="--nodes",
         low=2,
         high=1024,
         metavar="N",

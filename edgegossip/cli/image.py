@@ -10,22 +10,13 @@ from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, OUTPUT, command
+from edgegossip.cli.options import JSON, OUTPUT, chosen, command
+from edgegossip.fleet.image.boards import BuildFrom
 from edgegossip.options import REQUIRED, option
 from edgegossip.types import EXIT_DATA
 
-_BOARD = partial(option, REQUIRED, "Such as raspberry-pi-4; docs/images.md lists them.")
-_SUITE = partial(option, "", "Debian's: bookworm (12) or trixie (13); default: the board's usual one.")
-_MIRROR = partial(option, None, "Debian's archive; default: that of this machine's apt.", metavar="ADDRESS[,SECURITY]")
 _SOURCE = partial(
     option, None, "A checkout of edgegossip; default: the one this command runs from.", path="folder", metavar="DIR"
-)
-_CACHE = partial(
-    option,
-    None,
-    "Where finished steps are kept; default: ~/.cache/edgegossip/images.",
-    path="folder",
-    metavar="DIR",
 )
 
 
@@ -46,15 +37,26 @@ def image() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class From:
+    """Options of all that builds, see `boards.BuildFrom`."""
+
+    board: str = option(REQUIRED, "Such as raspberry-pi-4; docs/images.md lists them.")
+    suite: str = option("", "Debian's: bookworm (12) or trixie (13); default: the board's usual one.")
+    mirror: str | None = option(
+        None, "Debian's archive; default: that of this machine's apt.", metavar="ADDRESS[,SECURITY]"
+    )
+    source: Path | None = _SOURCE()
+    cache: Path | None = option(
+        None, "Where finished steps are kept; default: ~/.cache/edgegossip/images.", path="folder", metavar="DIR"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BuildCommand:
     """Options of `edgegossip image build`."""
 
-    board: str = _BOARD()
+    asked: From
     output: Path = OUTPUT(REQUIRED, "The image to make.", path="file")
-    suite: str = _SUITE()
-    mirror: str | None = _MIRROR()
-    source: Path | None = _SOURCE()
-    cache: Path | None = _CACHE()
     fresh: bool = option(False, "Fetch Debian's packages again: the cache does not know of updates.")
     as_json: bool = JSON()
 
@@ -65,8 +67,12 @@ def build(options: BuildCommand) -> int:
     steps are kept."""
     from edgegossip.fleet.image.build import build_image
 
-    o, say = options, lambda text: click.echo(text, err=options.as_json)
-    built = build_image(o.board, o.output, o.mirror, o.source, o.cache, say, suite=o.suite, fresh=o.fresh)
+    built = build_image(
+        chosen(options.asked, BuildFrom),
+        options.output,
+        lambda text: click.echo(text, err=options.as_json),
+        fresh=options.fresh,
+    )
     if options.as_json:
         click.echo(json.dumps(built.document(), indent=2))
     else:
@@ -81,12 +87,8 @@ def build(options: BuildCommand) -> int:
 class Wheel:
     """Options of `edgegossip image wheel`."""
 
-    board: str = _BOARD()
+    asked: From
     output: Path = OUTPUT(Path("."), "Folder to put it in.", path="folder")
-    suite: str = _SUITE()
-    mirror: str | None = _MIRROR()
-    source: Path | None = _SOURCE()
-    cache: Path | None = _CACHE()
 
 
 @command(Wheel, image)
@@ -94,8 +96,7 @@ def wheel(options: Wheel) -> int:
     """Make our wheel alone for a kind of board, cross-compiled: for cards with another system."""
     from edgegossip.fleet.image.build import build_wheel
 
-    o = options
-    click.echo(build_wheel(o.board, o.output, o.mirror, o.source, o.cache, click.echo, suite=o.suite))
+    click.echo(build_wheel(chosen(options.asked, BuildFrom), options.output, click.echo))
     return 0
 
 
@@ -103,13 +104,9 @@ def wheel(options: Wheel) -> int:
 class Release:
     """Options of `edgegossip image release`."""
 
-    board: str = _BOARD()
+    asked: From
     output: Path = OUTPUT(REQUIRED, "New folder to put it in.", path="folder")
     with_packages: bool = option(False, "With all Python packages: for boards that have other ones.")
-    suite: str = _SUITE()
-    mirror: str | None = _MIRROR()
-    source: Path | None = _SOURCE()
-    cache: Path | None = _CACHE()
 
 
 @command(Release, image)
@@ -118,11 +115,9 @@ def release(options: Release) -> int:
     run already."""
     from edgegossip.fleet.image.build import build_release
 
-    o = options
-    build_release(
-        o.board, o.output, o.mirror, o.source, o.cache, click.echo, suite=o.suite, with_packages=o.with_packages
-    )
-    click.echo(f"next: edgegossip fleet release build {o.output} -o {o.output.name}.bundle")
+    output = options.output
+    build_release(chosen(options.asked, BuildFrom), output, click.echo, with_packages=options.with_packages)
+    click.echo(f"next: edgegossip fleet release build {output} -o {output.name}.bundle")
     return 0
 
 
@@ -218,10 +213,10 @@ class Flash:
 
 @command(Flash)
 def flash(options: Flash) -> int:
-    """Write IMAGE (also .xz or .gz) to the whole card DEVICE, and read it back.
+    """Write IMAGE to the whole card DEVICE, and read it back.
 
-    Refuses whatever is mounted, holds this machine's system or swap, is part of something larger,
-    is no removable card or is too small, and writes nothing unless --yes names the device.
+    Refuses whatever is in use, is part of something larger, is no removable card or is too small,
+    and writes nothing unless --yes names the device.
 
     \b
     Examples:

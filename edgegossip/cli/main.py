@@ -52,7 +52,6 @@ COMMANDS = {
         "doctor": _Entry("doctor", "Check this machine before it trains"),
         "accept": _Entry("accept", "Measure all of a board, beside what was predicted"),
         "calibrate": _Entry("scale", "Measure this machine, for plan and scale"),
-        "completion": _Entry("completion", "Let the shell complete commands and options"),
     },
     "Research": {
         "study": _Entry("study", "Train a recipe many times with some keys changed"),
@@ -63,10 +62,6 @@ COMMANDS = {
     },
 }
 _ENTRIES = {name: entry for section in COMMANDS.values() for name, entry in section.items()}
-_MOVED = {  # said for one version
-    **{word: f"in a clone's folder it is `.venv/bin/python -m lab.{word}`" for word in ("bench", "sim")},
-    "export": "it is `edgegossip model save RUN --output FILE.onnx`",
-}
 _AGAIN_S = 0.5
 
 
@@ -86,8 +81,6 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
-        if word in _MOVED and not ctx.resilient_parsing:
-            ctx.fail(f"{word} has moved: {_MOVED[word]}")
         if self.get_command(ctx, word) is None and not word.startswith("-") and not ctx.resilient_parsing:
             ctx.fail(f"There is no command {word!r}{did_you_mean(word, self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)

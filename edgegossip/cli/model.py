@@ -17,21 +17,7 @@ if TYPE_CHECKING:
     from edgegossip.export import Exported
 
 
-class _SaveByDefault(click.Group):
-    """A group in which a word that is no command is a run folder: `model RUN` is `model save
-    RUN`."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        return super().resolve_command(ctx, args if args[0] in self.commands else ["save", *args])
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        named = not args or args[0] in self.commands or args[0] in ctx.help_option_names
-        return super().parse_args(ctx, args if named else ["save", *args])
-
-
-@click.group(cls=_SaveByDefault)
+@click.group()
 def model() -> None:
     """List the models that recipes may name; write a run's model to a file."""
 
@@ -59,7 +45,6 @@ class SaveCommand:
     out: Path = OUTPUT(
         REQUIRED,
         "Its ending is the format: .safetensors, .npz, .onnx or .pt2.",
-        old="--out",
         path="file",
         metavar="FILE",
     )

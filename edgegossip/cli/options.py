@@ -4,7 +4,6 @@ A command's options are a dataclass of `option` fields (`edgegossip/options.py`)
 click's parameters of it. What `option` takes here beyond what a recipe key has:
 
     flag      one flag or several; default: -- and the field's name
-    old       a flag, or several, that it had before: they work, and help does not show them
     argument  it is an argument, not an option
     metavar, hidden   as in click
     path      "file" or "folder", of a Path; `exists` and `dash` (standard input) as in click
@@ -78,28 +77,6 @@ class _Finite(click.FloatRange):
         return number
 
 
-class _Option(click.Option):
-    """An option whose old flags work, and are not shown."""
-
-    old: frozenset[str] = frozenset()
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        every = self.opts
-        self.opts = self.shown
-        try:
-            return super().get_help_record(ctx)
-        finally:
-            self.opts = every
-
-    def get_error_hint(self, ctx: click.Context | None) -> str:
-        return " / ".join(repr(flag) for flag in self.shown)
-
-    @property
-    def shown(self) -> list[str]:
-        """Its flags, without the old ones."""
-        return [flag for flag in self.opts if flag not in self.old]
-
-
 def _parameter(o: Option) -> click.Parameter:
     several = get_origin(o.type) is tuple
     kind = _type(o, get_args(o.type)[0] if several else o.type)
@@ -110,13 +87,12 @@ def _parameter(o: Option) -> click.Parameter:
         required = o.default is REQUIRED
         return click.Argument([o.name], nargs=-1 if several else 1, required=required, **shared)
     flags = _several(o.more.get("flag", f"--{o.name.replace('_', '-')}"))
-    old = _several(o.more.get("old", ()))
     if o.type is bool:
         del shared["type"]
         shared["is_flag"] = True
         flags = [f"{flag}/--no-{flag.removeprefix('--')}" for flag in flags] if o.default else flags
-    made = _Option(
-        [*flags, *old, o.name],
+    return click.Option(
+        [*flags, o.name],
         multiple=several,
         required=o.default is REQUIRED,
         show_default=o.type is not bool and bool(o.default),
@@ -124,8 +100,6 @@ def _parameter(o: Option) -> click.Parameter:
         hidden=o.more.get("hidden", False),
         **shared,
     )
-    made.old = frozenset(old)
-    return made
 
 
 def _several(flags: str | Iterable[str]) -> list[str]:

@@ -37,7 +37,7 @@ def report(options: ReportCommand) -> int:
     Examples:
       edgegossip report runs/20260102-030405-quickstart-gossip
       edgegossip report runs/*-table3-* --html table3.html
-      edgegossip report RUN --trace trace.json --csv out
+      edgegossip report RUN --csv out
       edgegossip report RUN --plot-format pdf --no-plot-titles
       edgegossip report pi-*/runs/* --together --html fleet.html
 

@@ -23,9 +23,7 @@ class RunCommand:
     recipe: str | None = option(None, argument=True, metavar="[RECIPE|SCRIPT]")
     script_args: tuple[str, ...] = SCRIPT_ARGS()
     settings: tuple[str, ...] = SETTINGS()
-    nodes: int | None = option(
-        None, "Number of boards; the same as --set run.nodes=N.", flag="--boards", old="--nodes", metavar="N"
-    )
+    nodes: int | None = option(None, "Number of boards; the same as --set run.nodes=N.", flag="--boards", metavar="N")
     resume: Path | None = option(
         None,
         "In place of RECIPE: go on with the run in this folder, each board from its newest checkpoint.",

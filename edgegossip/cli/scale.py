@@ -23,7 +23,7 @@ class ScaleCommand:
 
     recipe: str | None = option(None, argument=True)
     settings: tuple[str, ...] = SETTINGS()
-    devices: str = option("2,4,7,18", "How many boards.", flag="--boards", old="--devices", metavar="A,B,...")
+    devices: str = option("2,4,7,18", "How many boards.", flag="--boards", metavar="A,B,...")
     schemes: str = option(
         "",
         "sgd, a codec (parallel SGD with it), or an algorithm and a codec such as choco-co3 or server-co3. "
@@ -49,7 +49,6 @@ class ScaleCommand:
     out: Path | None = OUTPUT(
         None,
         "Folder of the results; one that has some already is gone on with. Default: runs/NAME-scale-ON.",
-        old="--out",
         path="folder",
     )
     boards: str = option(
@@ -65,7 +64,6 @@ class ScaleCommand:
         None,
         "boards: folder of `edgegossip fleet init`; default: ./fleet.",
         flag="--fleet",
-        old="--fleet-folder",
         path="folder",
         metavar="DIR",
     )
@@ -101,7 +99,6 @@ def scale(options: ScaleCommand) -> int:
         click.echo(text, err=True)
 
     if options.follow:
-        _require_a_boards_own(click.get_current_context())
         from edgegossip.scale import follow as following
 
         board = chosen(
@@ -129,15 +126,6 @@ def scale(options: ScaleCommand) -> int:
     return code
 
 
-def _require_a_boards_own(context: click.Context) -> None:
-    """Raise UsageError for an option that says nothing to a board, which runs what it is told."""
-    asked = "devices schemes on rate link rounds device fleet boards fleet_folder"
-    for name in asked.split():
-        if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
-            [flag] = [param.opts[0] for param in context.command.params if param.name == name]
-            raise click.UsageError(f"{flag} says nothing with --follow: a board runs what the machine there asks for")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCommand:
     """Options of `edgegossip plan`."""
@@ -148,12 +136,9 @@ class PlanCommand:
         REQUIRED,
         "Boards and their link: mixed-home, paper-7-xaviers, paper-18, pi4-wifi, pi5-switch, or a TOML file.",
         flag="--profile",
-        old="--fleet",
         metavar="NAME|FILE",
     )
-    count: int | None = option(
-        None, "Only the fleet's first so many boards.", flag="--boards", old="--devices", low=2, high=64
-    )
+    count: int | None = option(None, "Only the fleet's first so many boards.", flag="--boards", low=2, high=64)
     settings: tuple[str, ...] = SETTINGS()
     as_json: bool = JSON()
 
@@ -192,7 +177,6 @@ class Calibrate:
     name: str = option("", "Of the profile; default: the file's, or this-machine.")
     peer: str | None = option(None, "Also measure the link to a machine on which --serve runs.", metavar="HOST[:PORT]")
     serve: int | None = option(None, "Only answer a --peer, at this port.", low=0, high=65_535, metavar="PORT")
-    relay: bool = option(False, "With --serve: also measure to third machines when asked (doctor --matrix).")
     seconds: float = option(600.0, "With --serve: seconds until it ends.", flag="--for", low=0.1, high=31 * 86_400.0)
     recipe: str = option("cifar10-gossip", "Whose model is trained.")
     profile: str | None = option(
@@ -227,7 +211,7 @@ def calibrate(options: Calibrate) -> int:
             click.echo(
                 f"answering on port {listener.getsockname()[1]} for {options.seconds:.0f} s", err=options.as_json
             )
-            callers = link_test.serve(listener, time.monotonic() + options.seconds, options.relay)
+            callers = link_test.serve(listener, time.monotonic() + options.seconds)
         click.echo(json.dumps({"callers": callers}) if options.as_json else f"{callers} callers")
         return 0
     if options.output and not options.output.absolute().parent.is_dir():

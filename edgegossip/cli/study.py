@@ -36,7 +36,6 @@ class StudyCommand:
     out: Path | None = OUTPUT(
         None,
         "Folder of the results; one that has some already is gone on with. Default: runs/NAME-study.",
-        old="--out",
         path="folder",
     )
     jobs: int = option(1, "Runs at a time.", low=1, high=256)

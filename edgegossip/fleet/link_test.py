@@ -6,8 +6,7 @@ first transfer either way takes 128 s at 16 kbit/s.
 
 A call is one letter and an 8-byte count: "S" sends that many bytes and gets a letter back, "R" gets
 that many bytes, "P" has none and gets a letter back, "I" has none and gets a 4-byte length and a
-JSON object: {"unix_s", "edgegossip", "python", "machine"}. "M" has HOST:PORT of a third machine,
-and gets a length and what a measurement to it found; only with `--relay`.
+JSON object: {"unix_s", "edgegossip", "python", "machine"}.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from typing import Any
 
 from edgegossip import __version__
 from edgegossip.types import ConfigError, HostError, PeerError
-from edgegossip.untrusted import printable, whole_number
+from edgegossip.untrusted import whole_number
 
 PORT = 7733
 MAX_S, LONGEST_S = 20.0, 300.0
@@ -34,12 +33,9 @@ _CALL = struct.Struct("!cQ")
 _BLOCK = bytes(1 << 16)
 _LENGTH = struct.Struct("!I")
 _MAX_INFO_BYTES = 4096
-_MAX_ADDRESS_BYTES = 300
 _IP_MTU = 14  # linux/in.h
 _PINGS = 10
 _AIM_S = 1.5  # that a measured transfer takes
-_RELAYED_S = 60.0  # that a third machine's measurement may take
-_FIGURES = ("up_bits_per_s", "down_bits_per_s", "round_trip_s", "ahead_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,29 +79,9 @@ def measure(host: str, port: int) -> LinkRate:
         ) from None
 
 
-def measure_from(host: str, port: int, to: tuple[str, int]) -> LinkRate:
-    """Return what the machine at host:port measures to a third one. It answers with `calibrate
-    --serve --relay`. Raises PeerError."""
-    text = f"{to[0]}:{to[1]}".encode()
-    try:
-        with socket.create_connection((host, port), timeout=5.0) as link:
-            link.settimeout(_RELAYED_S)
-            link.sendall(_CALL.pack(b"M", len(text)) + text)
-            about = _document(link)
-            if "error" in about:
-                raise PeerError(f"{host}:{port} says: {printable(str(about['error']), 300)}")
-            up, down, round_trip, ahead = (float(about[name]) for name in _FIGURES)
-            return LinkRate(up, down, round_trip, ahead, None, {})
-    except (OSError, EOFError, ValueError, TypeError, KeyError) as error:
-        reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
-        raise PeerError(
-            f"{host}:{port} does not measure to others: {reason}; run `edgegossip calibrate --serve {port} --relay` there"
-        ) from None
-
-
-def serve(listener: socket.socket, until_s: float, relay: bool = False) -> int:
+def serve(listener: socket.socket, until_s: float) -> int:
     """Answer calls one after the other until `until_s` (time.monotonic); how many callers there
-    were. `relay`: also measure to third machines when asked."""
+    were."""
     callers = 0
     while (left_s := until_s - time.monotonic()) > 0:
         try:
@@ -120,7 +96,7 @@ def serve(listener: socket.socket, until_s: float, relay: bool = False) -> int:
         try:
             with link:
                 link.settimeout(MAX_S)
-                _answer(link, time.monotonic() + MAX_S, relay)
+                _answer(link, time.monotonic() + MAX_S)
         except (OSError, EOFError):
             continue  # that caller is gone; another one may come
         finally:
@@ -143,7 +119,7 @@ def _cut(link: socket.socket) -> None:
         link.shutdown(socket.SHUT_RDWR)
 
 
-def _answer(link: socket.socket, until_s: float, relay: bool) -> None:
+def _answer(link: socket.socket, until_s: float) -> None:
     while time.monotonic() < until_s:
         letter, size = _CALL.unpack(_read(link, _CALL.size))
         size = min(size, MAX_BYTES)
@@ -151,21 +127,11 @@ def _answer(link: socket.socket, until_s: float, relay: bool) -> None:
             _send(link, size)
         elif letter == b"I":
             _tell(link, {"unix_s": time.time(), **own_versions()})
-        elif letter == b"M" and relay and size <= _MAX_ADDRESS_BYTES:
-            _tell(link, _relayed(_read(link, size).decode("utf-8", "replace")))
         elif letter in (b"S", b"P"):
             _drop(link, size if letter == b"S" else 0)
             link.sendall(letter)
         else:
             return
-
-
-def _relayed(address: str) -> dict[str, Any]:
-    try:
-        rate = measure(*parse_address(address))
-    except (PeerError, ConfigError) as error:
-        return {"error": str(error)}
-    return {name: getattr(rate, name) for name in _FIGURES}
 
 
 def _tell(link: socket.socket, about: Mapping[str, Any]) -> None:

@@ -168,20 +168,13 @@ def load_profile(folder: Path, name: NodeId) -> Profile:
         found: Mapping[str, Any] = json.loads(file.read_bytes())
         known = {f.name for f in fields(Profile)}
         plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items() if k in known}
-        kept = Profile(**(plain | {"wifi": tuple(Wifi(**w) for w in found.get("wifi", ()))}))
-        return _without_run(kept) if kept.coordinator else kept
+        return Profile(**(plain | {"wifi": tuple(Wifi(**w) for w in found.get("wifi", ()))}))
     except FileNotFoundError:
         return Profile()
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise DataError(
             f"{file} is damaged ({error}): remove it, and say it again with `edgegossip fleet set`"
         ) from error
-
-
-def _without_run(profile: Profile) -> Profile:
-    """Without what earlier versions kept of a coordinator's run for each board."""
-    own = tuple(setting for setting in profile.settings if setting.startswith(_OWN))
-    return replace(profile, recipe="", boards=(), settings=own)
 
 
 def keep_profile(folder: Path, name: NodeId, profile: Profile) -> None:

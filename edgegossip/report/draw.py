@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from edgegossip.report.series import Curves, Numbers, column_mean, column_range, smooth, thin
+from edgegossip.report.series import Curves, Numbers, column_mean, column_range, smooth
 from edgegossip.report.style import LIGHT, MATPLOTLIB, SERIES, TEST, TEXTURES, TRAIN, places
 from edgegossip.report.units import bytes_text, seconds_text
 from edgegossip.telemetry.records import EVALUATED, PARTS, score_text
@@ -105,8 +105,6 @@ def legend_columns(labels: Sequence[str], most: int, letters: int) -> int:
     return max(1, min(most, len(labels), letters // (max(map(len, labels), default=0) + 8)))
 
 
-MOST_POINTS = 1500  # of a line; more cannot be seen
-
 _EDGE: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.6}  # keeps neighbouring pieces of a bar apart
 
 
@@ -173,12 +171,9 @@ def _loss(axes: Axes, x: Numbers, curves: Curves, boards: str, whose: str) -> No
     mean, window = column_mean(train), max(1, x.size // 50)
     low, high = column_range(train)
     if np.isfinite(mean).any():
-        at = np.union1d(thin(high, MOST_POINTS), thin(low, MOST_POINTS))
-        axes.fill_between(x[at], low[at], high[at], color=TRAIN, alpha=0.16, linewidth=0, label="training, every board")
-        line = smooth(mean, window)
-        at = thin(line, MOST_POINTS)
+        axes.fill_between(x, low, high, color=TRAIN, alpha=0.16, linewidth=0, label="training, every board")
         label = f"training{boards}" + (f", smoothed over {window} rounds" if window > 1 else "")
-        axes.plot(x[at], line[at], color=TRAIN, linewidth=1.8, label=label)
+        axes.plot(x, smooth(mean, window), color=TRAIN, linewidth=1.8, label=label)
     _evaluations(axes, x, curves.values.get("eval/loss"), f"test{whose}")
     if axes.dataLim.y0 >= 0:
         axes.set_ylim(bottom=0)
@@ -217,7 +212,6 @@ def _evaluations(axes: Axes, x: Numbers, matrix: Numbers | None, label: str) -> 
         return None
     mean = column_mean(matrix)
     at = np.flatnonzero(np.isfinite(mean))
-    at = at[thin(mean[at], MOST_POINTS)]
     marker = "o" if at.size <= 60 else ""
     axes.plot(x[at], mean[at], color=TEST, marker=marker, markersize=3.5, linewidth=1.6, label=label)
     return mean

@@ -1,5 +1,5 @@
-"""The display while a run goes on, and `edgegossip top`: bars and a line a board on a terminal, a
-few lines that change in place below a notebook's cell, plain lines anywhere else.
+"""The display while a run goes on, and `edgegossip top`: a table that changes in place on a
+terminal, a few lines that do below a notebook's cell, plain lines anywhere else.
 
 Plain lines (no terminal, NO_COLOR, TERM=dumb, or no rich) come at most every two seconds, and at
 once for what a person should know: a lost board, a peer out of reach, who waits for whom. On a
@@ -20,10 +20,10 @@ from typing import Protocol, TextIO
 
 from typing_extensions import override
 
-from edgegossip.report.progress import COLUMNS, FleetLines, Sentence, Watcher, cells, doing, heads, notice_text, title
+from edgegossip.report.progress import FleetLines, Sentence, Watcher, cells, doing, heads, title
 from edgegossip.report.table import aligned
 from edgegossip.report.units import bytes_text, number_text, seconds_text
-from edgegossip.telemetry.records import EventRecord, MetricsRecord, Record, score_text
+from edgegossip.telemetry.records import MetricsRecord, Record, score_text
 from edgegossip.telemetry.run_folder import RunData
 from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.types import NodeId, Round
@@ -48,10 +48,12 @@ class Screen(Protocol):
         """Leave the fleet's last state behind."""
 
 
-class Live:
+class Live(RecordSink):
     """Shows a run of `rounds` rounds by `members` on `stream` (standard error by default).
     `before`: what earlier processes wrote of it, which is not said again. Thread-safe. With
     `enabled=False` it shows nothing, at no cost."""
+
+    what = "the display"
 
     def __init__(
         self,
@@ -64,36 +66,33 @@ class Live:
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        stream = sys.stderr if stream is None else stream
+        super().__init__()
         self._fleet = FleetLines(members, rounds)
         self._lock = threading.Lock()
         self._screen: Screen | None = None
         if enabled:
             if before is not None:
                 self._fleet.resume(before)
-            if (show := notebook_output()) is not None:
-                self._screen = NotebookScreen(show, clock)
-            else:
-                self._screen = _rich_screen(stream) if can_draw(stream, environ) else PlainScreen(stream, clock)
+            show = notebook_output()
+            stream = sys.stderr if stream is None else stream
+            self._screen = _screen(stream, environ, clock) if show is None else NotebookScreen(show, clock)
 
-    def update(self, record: MetricsRecord) -> None:
-        """Take in a board's measurements of one round."""
+    @override
+    def write(self, record: Record) -> None:
+        """Take in a round's measurements, or something that happened: a sentence that stays when
+        people should know it."""
         with self._lock:
-            self._fleet.update(record)
+            notice = None
+            if isinstance(record, MetricsRecord):
+                self._fleet.update(record)
+            else:
+                notice = self._fleet.event(record)
             if self._screen is not None:
+                if notice is not None:
+                    _say(self._screen, self._fleet, self._fleet.clocks.at(record), notice)
                 self._screen.refresh(self._fleet)
 
-    def event(self, record: EventRecord) -> None:
-        """Take in something that happened; it is shown as a sentence that stays when people should
-        know it."""
-        with self._lock:
-            notice = self._fleet.event(record)
-            if self._screen is None:
-                return
-            if notice is not None:
-                self._screen.say(self._fleet, self._fleet.clocks.at(record), printable(notice.text), notice.alarm)
-            self._screen.refresh(self._fleet)
-
+    @override
     def close(self) -> None:
         """Leave the terminal as it was, with the last state on it. Idempotent."""
         with self._lock:
@@ -102,33 +101,26 @@ class Live:
                 screen.close(self._fleet)
 
 
-class LiveSink(RecordSink):
-    """Is the live display as a sink, for a Tee."""
+def _say(screen: Screen, fleet: FleetLines, t_s: float, notice: Sentence) -> None:
+    screen.say(fleet, t_s, printable(notice.text), notice.alarm)
 
-    what = "the display"
 
-    def __init__(self, live: Live) -> None:
-        super().__init__()
-        self._live = live
+def _screen(
+    stream: TextIO, environ: Mapping[str, str], clock: Callable[[], float], every_s: float = PLAIN_EVERY_S
+) -> Screen:
+    if not can_draw(stream, environ):
+        return PlainScreen(stream, clock, every_s)
+    from edgegossip.report.live_rich import RichScreen
 
-    @override
-    def write(self, record: Record) -> None:
-        if isinstance(record, MetricsRecord):
-            self._live.update(record)
-        else:
-            self._live.event(record)
-
-    @override
-    def close(self) -> None:
-        self._live.close()
+    return RichScreen(stream)
 
 
 class PlainScreen(Screen):
     """Prints one line of text at a time, without control characters."""
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
-        self._stream, self._clock = stream, clock
-        self._next_s = clock() + PLAIN_EVERY_S
+    def __init__(self, stream: TextIO, clock: Callable[[], float], every_s: float) -> None:
+        self._stream, self._clock, self._every_s = stream, clock, every_s
+        self._next_s = clock() + every_s
         self._shown = ""
 
     @override
@@ -145,7 +137,7 @@ class PlainScreen(Screen):
         self._progress(fleet)
 
     def _progress(self, fleet: FleetLines) -> None:
-        self._next_s = self._clock() + PLAIN_EVERY_S
+        self._next_s = self._clock() + self._every_s
         line = progress_line(fleet)
         if line != self._shown:
             self._print(line)
@@ -231,22 +223,6 @@ def can_draw(stream: TextIO, environ: Mapping[str, str]) -> bool:
     return bool(getattr(stream, "isatty", lambda: False)())
 
 
-def _rich_screen(stream: TextIO) -> Screen:
-    from edgegossip.report.live_rich import RichScreen
-
-    return RichScreen(stream)
-
-
-class TopScreen(Protocol):
-    """Draws for `top`."""
-
-    def show(self, watcher: Watcher, said: list[tuple[float, Sentence]]) -> None:
-        """Draw what is known now, and the sentences that came since the last call."""
-
-    def close(self, watcher: Watcher) -> None:
-        """Leave the last state behind."""
-
-
 def follow(
     folder: Path,
     *,
@@ -260,20 +236,24 @@ def follow(
     `folder` is no run folder."""
     stream = sys.stdout if stream is None else stream
     watcher = Watcher(folder)
-    watcher.read()
+    said = watcher.read()
     if once:
         stream.write(plain_table(watcher) + "\n")
         return
-    screen = _rich_top(stream) if can_draw(stream, environ) else PlainTop(stream)
+    screen = _screen(stream, environ, time.monotonic, every_s=0.0)
+    for t_s, notice in said:
+        _say(screen, watcher.fleet, t_s, notice)
     try:
-        screen.show(watcher, list(watcher.notices))
-        while not watcher.over:
+        screen.refresh(watcher.fleet)
+        while not watcher.over and not watcher.abandoned(QUIET_S):
             sleep(interval_s)
-            screen.show(watcher, watcher.read())
-            if watcher.abandoned(QUIET_S):
-                break
+            for t_s, notice in watcher.read():
+                _say(screen, watcher.fleet, t_s, notice)
+            screen.refresh(watcher.fleet)
     finally:
-        screen.close(watcher)
+        screen.close(watcher.fleet)
+    if not can_draw(stream, environ):
+        stream.write(plain_table(watcher) + "\n")
     if not watcher.over:
         text = (
             f"nobody writes {folder} any more: the run was stopped; `edgegossip run --resume {folder}` goes on with it"
@@ -281,45 +261,10 @@ def follow(
         stream.write(f"{text}\n")
 
 
-class PlainTop(TopScreen):
-    """Prints a line when something changed, a sentence for what people should know. The table at
-    the end."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream, self._shown = stream, ""
-
-    @override
-    def show(self, watcher: Watcher, said: list[tuple[float, Sentence]]) -> None:
-        lines = [notice_text(t_s, notice) for t_s, notice in said]
-        line = progress_line(watcher.fleet)
-        if line != self._shown:
-            lines.append(line)
-            self._shown = line
-        self._write(lines)
-
-    @override
-    def close(self, watcher: Watcher) -> None:
-        self._write([plain_table(watcher)])
-
-    def _write(self, lines: list[str]) -> None:
-        for line in lines:
-            self._stream.write(line + "\n")
-        self._stream.flush()
-
-
 def plain_table(watcher: Watcher) -> str:
     """Return the boards as they are now, without control characters."""
-    shown = heads(watcher)
-    rows, ends = [list(shown.values())], ["", ""]
-    for board in watcher.fleet.boards.values():
-        texts = dict(zip(COLUMNS, cells(board, watcher.now.get(board.name), watcher.fleet.score), strict=True))
-        rows.append([texts[name] for name in shown])
-        ends.append(doing(board, watcher))
+    shown, fleet = heads(watcher.fleet), watcher.fleet
+    rows = [list(shown.values()), *([cells(b, fleet.score)[name] for name in shown] for b in fleet.boards.values())]
+    ends = ["", "", *(doing(board, fleet) for board in fleet.boards.values())]
     lines = (f"{line}  {end}".rstrip() for line, end in zip(aligned(rows), ends, strict=True))
     return "\n".join([title(watcher), "", *lines])
-
-
-def _rich_top(stream: TextIO) -> TopScreen:
-    from edgegossip.report.live_rich import RichTop
-
-    return RichTop(stream)

@@ -50,8 +50,6 @@ class FoundModel:
     left_out: tuple[str, ...] = ()  # what each board has of its own, and the average has not
     length: float = 0.0  # Euclidean norm of an average
     away: Mapping[NodeId, float] = field(default_factory=dict)  # how far boards' own models are from it, in lengths
-    # How far their statistics of batch norm are from its, in deviations of what these are of.
-    statistics: Mapping[NodeId, float] = field(default_factory=dict)
     without: tuple[NodeId, ...] = ()  # boards that have a model and did not finish: an average of the others
     source: Path | None = None  # the one file that it is from
 
@@ -162,8 +160,8 @@ class RunModels:
         one tensor of each board is in memory where boards have files.
 
         Statistics of batch norm are averaged, and left out of lengths, for they are in the units of
-        what is measured: `statistics` has how far they are apart. Raises ConfigError for a round
-        that is not here, DataError where two models are not of one kind."""
+        what is measured. Raises ConfigError for a round that is not here, DataError where two
+        models are not of one kind."""
         sources = {name: self._source(name, round) for name in boards}
         first = next(iter(sources.values()))
         for name, source in sources.items():
@@ -185,8 +183,7 @@ class RunModels:
         left_out = tuple(name for name in first.stays if name not in arrays)
         apart = {board: math.sqrt(s / norm) if norm else 0.0 for board, s in squares.items()}
         rounds = {board: source.round for board, source in sources.items()}
-        found = FoundModel(AVERAGED, rounds, arrays, first.travels, left_out, math.sqrt(norm), apart)
-        return replace(found, statistics=_statistics_apart(sources, found))
+        return FoundModel(AVERAGED, rounds, arrays, first.travels, left_out, math.sqrt(norm), apart)
 
     def _shared(self, sources: Sequence[_Source]) -> dict[str, NDArray[Any]]:
         """What stays on the boards and is of all of them."""
@@ -257,7 +254,7 @@ class RunModels:
 
     def _restored(self, board: NodeId, path: Path, round: Round) -> _VectorSource:
         meta, value = self._opened(path, board)
-        layout = _layout_of(meta, self.recipe)
+        layout = _layout_of(meta)
         x = make_algorithm(self.recipe).model(value["state"])
         return _VectorSource(round, layout.views(x), _what_stays(value.get("training")), path)
 
@@ -268,7 +265,7 @@ class RunModels:
             try:
                 stored = Stored(file)
                 meta = stored.meta
-                layout = _layout_of(meta, self.recipe)
+                layout = _layout_of(meta)
                 outside = RunContext(layout=layout)
                 if not self._server:
                     members, run_id = tuple(meta["boards"]), bytes(meta["run"])
@@ -325,7 +322,7 @@ class RunModels:
             there = ", ".join(map(str, sorted({*kept, *best, *([rounds] if final else [])}))) or "none"
             raise ConfigError(f"round {round} of the coordinator is not kept; rounds that are: {there}")
         meta, value = self._opened(kept[round], COORDINATOR)
-        return _VectorSource(round, _layout_of(meta, self.recipe).views(value.model), {}, kept[round])
+        return _VectorSource(round, _layout_of(meta).views(value.model), {}, kept[round])
 
 
 class _Source(ABC):
@@ -366,13 +363,9 @@ class _VectorSource(_Source):
         return self.arrays[name] if name in self.arrays else self._stays[name]
 
 
-def _layout_of(meta: Mapping[str, Any], recipe: Recipe) -> Layout:
-    """The layout that a checkpoint names; one of an earlier version leaves it to the recipe."""
-    if "tensors" in meta:
-        return Layout.of(TensorSpec(name, tuple(shape), trainable) for name, shape, trainable in meta["tensors"])
-    from edgegossip import training
-
-    return training.layout_of(recipe)
+def _layout_of(meta: Mapping[str, Any]) -> Layout:
+    """The layout that a checkpoint names."""
+    return Layout.of(TensorSpec(name, tuple(shape), trainable) for name, shape, trainable in meta["tensors"])
 
 
 def _what_stays(kept: Any) -> dict[str, NDArray[Any]]:
@@ -387,24 +380,6 @@ def _what_stays(kept: Any) -> dict[str, NDArray[Any]]:
 
         rest = unpack(kept["script"]).get("rest", {})
         found |= {name: plain_array(tensor) for name, tensor in rest.items()}
-    return found
-
-
-def _statistics_apart(sources: Mapping[NodeId, _Source], average: FoundModel) -> dict[NodeId, float]:
-    """Return how far each board's statistics of batch norm are from the average's, in the layer
-    where that is most: means in deviations, variances in shares of themselves, root mean squares.
-    Nothing without batch norm."""
-    found: dict[NodeId, float] = {}
-    for layer in (name.removesuffix("running_var") for name in average.travels if name.endswith("running_var")):
-        if (own := f"{layer}running_mean") not in average.travels:
-            continue
-        var = average.arrays[f"{layer}running_var"].astype(np.float64)
-        tiny = np.maximum(var, np.finfo(np.float32).tiny)
-        for board, source in sources.items():
-            shifts = (source.read(own) - average.arrays[own].astype(np.float64)) / np.sqrt(tiny)
-            widths = (source.read(f"{layer}running_var") - var) / tiny
-            far = max(float(np.sqrt(np.mean(np.square(part)))) for part in (shifts, widths)) if var.size else 0.0
-            found[board] = max(far, found.get(board, 0.0))
     return found
 
 

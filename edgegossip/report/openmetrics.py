@@ -1,5 +1,5 @@
-"""What boards measure, as Prometheus and whatever else reads OpenMetrics take it: from a process
-that trains (`node --metrics`, `coordinator --metrics`), and of run folders (`top --web`).
+"""What boards measure, as Prometheus and whatever else reads its text take it, from a process that
+trains (`run --metrics`, `node --metrics`, `coordinator --metrics`).
 
 Seconds, bytes and joules of rounds are counters, summed over the rounds so far; everything else is
 a gauge, the last value that was recorded. Names are those of metrics.jsonl with Prometheus' units:
@@ -8,11 +8,12 @@ Labels: run, node. What is not in records.METRICS, such as a workload's own scor
 edgegossip_value with a label more, `metric`: the name as it was recorded, which no metric of ours
 can clash with.
 
-The text is OpenMetrics 1.0 for whoever asks for that, else Prometheus' exposition format 0.0.4.
+The text is Prometheus' exposition format 0.0.4.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -48,41 +49,23 @@ _ADDED = frozenset(
     for name in METRICS
     if name.startswith(("time/", "cpu/")) or name == "sys/energy_j" or (name.startswith("net/") and "_bytes" in name)
 )
-_OPEN = "application/openmetrics-text"
+_KIND = "text/plain; version=0.0.4; charset=utf-8"
 
 Sample = tuple[str, str, str, float]  # name, counter or gauge, labels, value
 
 
-def text(samples: Iterable[Sample], *, openmetrics: bool = False) -> str:
+def text(samples: Iterable[Sample]) -> str:
     """Return the samples as text, a metric's together."""
     metrics: dict[str, tuple[str, list[str]]] = {}
     for name, kind, labels, value in samples:
         metrics.setdefault(name, (kind, []))[1].append(f"{name}{{{labels}}} {value!r}\n")
-    parts = []
-    for name, (kind, lines) in sorted(metrics.items()):
-        family = name.removesuffix("_total") if openmetrics else name
-        parts += [f"# HELP {family} {_HELP[name]}\n", f"# TYPE {family} {kind}\n", *lines]
-    return "".join(parts) + ("# EOF\n" if openmetrics else "")
-
-
-def content_type(*, openmetrics: bool) -> str:
-    """Return the Content-Type of such a text."""
-    return f"{_OPEN}; version=1.0.0; charset=utf-8" if openmetrics else "text/plain; version=0.0.4; charset=utf-8"
-
-
-def wants_openmetrics(accept: str | None) -> bool:
-    """Tell whether the header Accept of a request asks for OpenMetrics."""
-    return _OPEN in (accept or "")
+    heads = {name: f"# HELP {name} {_HELP[name]}\n# TYPE {name} {kind}\n" for name, (kind, _) in metrics.items()}
+    return "".join("".join([heads[name], *lines]) for name, (_, lines) in sorted(metrics.items()))
 
 
 def labels(**values: str) -> str:
     """Return labels as a sample has them: run="x",node="pi-01"."""
     return ",".join(f'{name}="{_escaped(value)}"' for name, value in values.items())
-
-
-def is_counter(name: str) -> bool:
-    """Tell whether a record's value is of its round alone, so that rounds add up."""
-    return name in _ADDED
 
 
 def sample(name: str, node: str, value: float) -> Sample:
@@ -94,7 +77,7 @@ def sample(name: str, node: str, value: float) -> Sample:
             return f"edgegossip_rate_{unit}", "gauge", f"{node},{labels(peer=peer)}", value
     if name not in METRICS:
         return "edgegossip_value", "gauge", f"{node},{labels(metric=name)}", value
-    if is_counter(name):
+    if name in _ADDED:
         return f"{metric_name(name)}_total", "counter", node, value
     return metric_name(name), "gauge", node, value
 
@@ -115,7 +98,6 @@ _HELP = {
     "edgegossip_rounds": "Rounds that the board has done.",
     "edgegossip_state": "1 for the state that the board is in, 0 for the others.",
     "edgegossip_events_total": "How often it happened, by its name in events.jsonl.",
-    "edgegossip_energy_rounds": "Rounds of which sys/energy_j is known.",
     "edgegossip_link_bytes_total": "Bytes that the board sent to this peer, frames and what carries them.",
     "edgegossip_link_seconds_total": "Seconds in which something was under way to this peer.",
     "edgegossip_rate_bits": "Bits a value of the last message to this peer.",
@@ -161,7 +143,7 @@ class Totals:
                 value, key = record.number(name), (record.node, name)
                 if value is None or not self._has_room(self._values, key):
                     continue
-                if is_counter(name) or _link(name) is not None:
+                if name in _ADDED or _link(name) is not None:
                     value = max(value, 0.0) + self._values.get(key, 0.0)  # a counter that falls has begun anew
                 self._values[key] = value
 
@@ -234,20 +216,19 @@ class Exporter(RecordSink):
 
 class _Server(OpenServer):
     def __init__(self, totals: Totals, host: str, port: int) -> None:
-        self._totals, self._made, self._making = totals, dict[bool, tuple[float, bytes]](), threading.Lock()
+        self._totals, self._making = totals, threading.Lock()
+        self._made_s, self._made = -math.inf, b""
         try:
             super().__init__(host, port, _Handler, SHARE)
         except HostError as error:
             raise HostError(f"--metrics: {error}; choose another port") from None
 
-    def body(self, *, openmetrics: bool) -> bytes:
+    def body(self) -> bytes:
         """Return the text as it was within the last FRESH_S."""
         with self._making:
-            made_s, body = self._made.get(openmetrics, (-FRESH_S, b""))
-            if time.monotonic() - made_s >= FRESH_S:
-                body = text(self._totals.samples(), openmetrics=openmetrics).encode("utf-8", "replace")
-                self._made[openmetrics] = time.monotonic(), body
-            return body
+            if time.monotonic() - self._made_s >= FRESH_S:
+                self._made, self._made_s = text(self._totals.samples()).encode("utf-8", "replace"), time.monotonic()
+            return self._made
 
     @override
     def may_ask(self, host: str | None) -> bool:
@@ -265,5 +246,4 @@ class _Handler(OpenHandler):
         if asked is None or asked.path != "/metrics":
             self.send(HTTPStatus.NOT_FOUND, b"/metrics is all that is here\n")
             return
-        openmetrics = wants_openmetrics(self.headers.get("Accept"))
-        self.send(HTTPStatus.OK, self.server.body(openmetrics=openmetrics), content_type(openmetrics=openmetrics))
+        self.send(HTTPStatus.OK, self.server.body(), _KIND)

@@ -5,7 +5,6 @@ as `edgegossip top` sees it, in words and figures. Draws nothing.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +64,9 @@ ALARMS = frozenset(
 _ROUTINE = frozenset({"stragglers", "late", "doubt", "drifted", "ending"})
 _ALIKE = frozenset({"refused"})  # may be of many boards: the same sentence is said at most as often
 ROUTINE_S = 60.0
+_SMOOTH = 0.2  # weight of the newest round in the means
+_ENDED = ("finished", "lost", "failed")
+_GAUGES = ("sys/temperature_c", "sys/cpu_percent", "sys/rss_bytes", "sys/throttled", "sys/power_w")
 _GONE, _HERE = ("peer-down", "peer-left", "member-dead", "member-left"), ("peer-up", "member-here")
 
 
@@ -79,8 +81,8 @@ class BoardLine:
     scores: dict[str, float | None] = field(default_factory=dict)
     frames_bytes: float = 0.0  # payload and what carried it
     sockets_bytes: float | None = None  # None: the system does not tell
-    round_s: float | None = None
-    busiest: str = ""  # the part that took most of the last round
+    parts_s: dict[str, float] = field(default_factory=dict)  # means over the last rounds, newest first in weight
+    gauges: dict[str, float] = field(default_factory=dict)  # last values of _GAUGES
     doing: str = "starting"
     state: str = "starting"
     waits: bool = False
@@ -90,6 +92,21 @@ class BoardLine:
     def sent_bytes(self) -> float:
         """What its sockets have sent so far, or its frames where that is not known."""
         return self.frames_bytes if self.sockets_bytes is None else self.sockets_bytes
+
+    @property
+    def round_s(self) -> float | None:
+        """Seconds that a round takes; None before the first."""
+        return sum(self.parts_s.values()) if self.parts_s else None
+
+    def measure(self, record: MetricsRecord) -> None:
+        """Take in what a round took, and what sensors said in it."""
+        for part in PARTS:
+            if (seconds := record.number(f"time/{part}_s")) is not None:
+                before = self.parts_s.get(part, seconds)
+                self.parts_s[part] = before + _SMOOTH * (seconds - before)
+        for name in _GAUGES:
+            if isinstance(value := record.values.get(name), int | float):
+                self.gauges[name] = float(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +179,7 @@ class FleetLines:
         board.frames_bytes += sum(record.number(f"net/{part}_bytes") or 0.0 for part in ("payload", "overhead"))
         if "net/sent_bytes" in record.values:
             board.sockets_bytes = (board.sockets_bytes or 0.0) + (record.number("net/sent_bytes") or 0.0)
-        board.round_s = record.number("time/round_s")
-        board.busiest = max(PARTS, key=lambda part: record.number(f"time/{part}_s") or 0.0)
+        board.measure(record)
         said_later = board.waits and record.t_s < board.waits_since_s  # a reader of a folder sees events first
         if board.state in ("starting", "loading", "training") and not said_later:
             board.state = board.doing = "training"
@@ -256,46 +272,23 @@ class FleetLines:
         done = board is not None and (board.state == "finished" or board.rounds >= self.rounds > 0)
         return done or (told and record.name != "member-here")  # who comes says where it is
 
+    def slowest(self) -> NodeId | None:
+        """Return the board that the others wait for: it hardly ever waits itself, and they do. None
+        when there is none such."""
+        boards = [b for b in map(self._board, self.members) if b.round_s and b.state not in _ENDED]
+        shares = [(board.parts_s.get("wait", 0.0) / (board.round_s or 1.0), board.name) for board in boards]
+        if len(shares) < 3:
+            return None
+        (least, name), *rest = sorted(shares)
+        others = sum(share for share, _ in rest) / len(rest)
+        return name if others > 0.1 and least < 0.35 * others else None
+
     def _board(self, name: NodeId) -> BoardLine:
         return self.boards.setdefault(name, BoardLine(name))
 
     def _active(self) -> list[BoardLine]:
         """Members that are not lost."""
         return [b for name in self.members if (b := self.boards[name]).state not in ("lost", "failed")]
-
-
-# Of the table; SCORE stands for whatever score the run goes by. `cells` gives their texts.
-SCORE = "score"
-COLUMNS = ("board", "round", "train loss", SCORE, "a round", *PARTS[:5], "sent", "CPU", "memory", "temp")
-NOTICES = 6  # the last ones are shown
-_SMOOTH = 0.2  # weight of the newest round in the means
-_ENDED = ("finished", "lost", "failed")
-_GAUGES = ("sys/temperature_c", "sys/cpu_percent", "sys/rss_bytes", "sys/throttled", "sys/power_w")
-
-
-@dataclass(slots=True)
-class BoardStats:
-    """Holds one board's last rounds."""
-
-    parts_s: dict[str, float] = field(default_factory=dict)  # means over the last rounds, newest first in weight
-    gauges: dict[str, float] = field(default_factory=dict)  # last values of _GAUGES
-
-    def take(self, record: MetricsRecord) -> None:
-        """Take in one round."""
-        for part in PARTS:
-            seconds = record.number(f"time/{part}_s")
-            if seconds is not None:
-                before = self.parts_s.get(part, seconds)
-                self.parts_s[part] = before + _SMOOTH * (seconds - before)
-        for name in _GAUGES:
-            value = record.values.get(name)
-            if isinstance(value, (int, float)):
-                self.gauges[name] = float(value)
-
-    @property
-    def round_s(self) -> float | None:
-        """Seconds that a round takes; None before the first."""
-        return sum(self.parts_s.values()) if self.parts_s else None
 
 
 class Watcher:
@@ -308,8 +301,6 @@ class Watcher:
     def _begin(self) -> None:
         data = read_run(self.folder)
         self._follower = Follower(self.folder)
-        self.notices: deque[tuple[float, Sentence]] = deque(maxlen=NOTICES)
-        self.now: dict[NodeId, BoardStats] = {}
         self.head: dict[str, Any] = head_of(data)
         self.members = tuple(members_of(data))
         self.fleet = FleetLines(self.members, self.head["rounds_asked"] or 0)
@@ -320,9 +311,7 @@ class Watcher:
         if self._follower.shrunk():
             self._begin()
         taken = [*self._taken(self._follower.new())]  # all of them, before it is known when they were
-        said = sorted(((self.fleet.clocks.at(record), one) for record, one in taken), key=lambda timed: timed[0])
-        self.notices.extend(said)
-        return said
+        return sorted(((self.fleet.clocks.at(record), one) for record, one in taken), key=lambda timed: timed[0])
 
     def _taken(self, records: Iterator[Record]) -> Iterator[tuple[EventRecord, Sentence]]:
         for record in records:
@@ -334,7 +323,6 @@ class Watcher:
                     yield record, notice
             else:
                 self.fleet.update(record)
-                self.now.setdefault(record.node, BoardStats()).take(record)
 
     @property
     def over(self) -> bool:
@@ -351,20 +339,6 @@ class Watcher:
         files = [self.folder / name for name in ("metrics.jsonl", "events.jsonl", "run.json", "recipe.toml")]
         newest_s = max((path.stat().st_mtime for path in files if path.exists()), default=0.0)
         return (time.time() if now_s is None else now_s) - newest_s >= quiet_s
-
-    def slowest(self) -> NodeId | None:
-        """Return the board that the others wait for: it hardly ever waits itself, and they do. None
-        when there is none such."""
-        shares = []
-        for name in self.fleet.members:
-            now = self.now.get(name)
-            if now is not None and now.round_s and self.fleet.boards[name].state not in _ENDED:
-                shares.append((now.parts_s.get("wait", 0.0) / now.round_s, name))
-        if len(shares) < 3:
-            return None
-        (least, name), *rest = sorted(shares)
-        others = sum(share for share, _ in rest) / len(rest)
-        return name if others > 0.1 and least < 0.35 * others else None
 
 
 def newest_run(runs: Path) -> Path:
@@ -384,42 +358,38 @@ def title(watcher: Watcher) -> str:
     return " | ".join([*parts, f"sent {bytes_text(fleet.sent_bytes)}", *(["over"] if watcher.over else [])])
 
 
-def heads(watcher: Watcher) -> dict[str, str]:
+# Of the table; SCORE stands for whatever score the run goes by. `cells` gives their texts.
+SCORE = "score"
+COLUMNS = ("board", "round", "train loss", SCORE, "a round", *PARTS[:5], "sent", "CPU", "memory", "temp")
+
+
+def heads(fleet: FleetLines) -> dict[str, str]:
     """Return what stands over each column of COLUMNS; one without a score is left out."""
-    score = printable(watcher.fleet.score, 32)
+    score = printable(fleet.score, 32)
     return {name: score if name == SCORE else name for name in COLUMNS if name != SCORE or score}
 
 
-def cells(board: BoardLine, now: BoardStats | None, score: str) -> tuple[str, ...]:
+def cells(board: BoardLine, score: str) -> dict[str, str]:
     """Give the texts of COLUMNS; `score` is the name of what the run goes by."""
-    now = now or BoardStats()
-    gauge = now.gauges.get
-    hot = gauge("sys/temperature_c")
-    warm = UNKNOWN if hot is None else f"{hot:.0f} °C" + ("!" if gauge("sys/throttled") else "")
-    load = gauge("sys/cpu_percent")
-    return (
+    gauge = board.gauges.get
+    hot, load = gauge("sys/temperature_c"), gauge("sys/cpu_percent")
+    texts = (
         printable(board.name, 64),
         str(board.rounds),
         number_text(board.loss, 4),
         score_text(score, board.score),
-        brief_text(now.round_s),
-        *(brief_text(now.parts_s.get(part)) for part in PARTS[:5]),
+        brief_text(board.round_s),
+        *(brief_text(board.parts_s.get(part)) for part in PARTS[:5]),
         bytes_text(board.sent_bytes),
         UNKNOWN if load is None else f"{load:.0f} %",
         bytes_text(gauge("sys/rss_bytes")),
-        warm,
+        UNKNOWN if hot is None else f"{hot:.0f} °C" + ("!" if gauge("sys/throttled") else ""),
     )
+    return dict(zip(COLUMNS, texts, strict=True))
 
 
-def doing(board: BoardLine, watcher: Watcher) -> str:
+def doing(board: BoardLine, fleet: FleetLines) -> str:
     """Return what the board is at, and who waits for whom."""
-    if board.waits:
-        return printable(board.doing, 200)
-    if board.name == watcher.slowest():
+    if not board.waits and board.name == fleet.slowest():
         return "the others wait for it"
     return "" if board.doing == "training" else printable(board.doing, 200)
-
-
-def notice_text(t_s: float, notice: Sentence) -> str:
-    """Return a notice as a line, with its time; `!!` marks an alarm."""
-    return f"{seconds_text(t_s)}  {'!! ' if notice.alarm else ''}{printable(notice.text)}"

@@ -1,5 +1,5 @@
 """Records as columns of numbers, and what long ones need before they can be drawn: means,
-smoothing, thinning. numpy only."""
+smoothing. numpy only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,17 +167,3 @@ def smooth(y: Numbers, window: int) -> Numbers:
     n = count[high] - count[low]
     mean: Numbers = np.divide(total[high] - total[low], n, out=np.full(y.size, np.nan), where=n > 0)
     return mean
-
-
-def thin(y: Numbers, most: int) -> NDArray[np.intp]:
-    """Return the sorted indices of at most `most` (>= 4) points that keep the shape of y: the
-    first, the last, and the least and greatest of each of equal stretches. All of them when y is
-    short enough."""
-    if y.size <= most:
-        return np.arange(y.size)
-    edges = np.linspace(0, y.size, (most - 2) // 2 + 1).astype(np.intp)
-    low, high = np.where(np.isfinite(y), y, np.inf), np.where(np.isfinite(y), y, -np.inf)
-    picked = {0, y.size - 1}
-    for start, end in pairwise(edges):
-        picked |= {int(start + low[start:end].argmin()), int(start + high[start:end].argmax())}
-    return np.array(sorted(picked), dtype=np.intp)

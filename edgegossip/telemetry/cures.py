@@ -12,7 +12,7 @@ from edgegossip.gossip.order import mixes_before_steps
 from edgegossip.telemetry.evidence import Outcome
 from edgegossip.types import NodeId
 
-MUTE = 0.99  # ... and nothing is said
+MUTE = 0.99  # of a message is lost: it says next to nothing
 MOSTLY = 0.8  # of all examples in one class: guessing that is hard to beat, at any learning rate
 MOST_NAMED = 4
 ROUNDING, _OF_A_BYTE = 1e-5, 1e-2  # of a vector's energy: what codecs lose that say floats, or a byte a value
@@ -52,25 +52,15 @@ class Cures:
         return self._finer_first() + lower + (f"; or a lower gossip.params.eta than {eta:g}" if eta else "")
 
     def for_apart(self) -> str:
-        """Return what helps where boards hold different models. What was set comes first, and
-        nothing that is so already."""
+        """Return what helps where boards hold different models. What was set comes first."""
         if apart := self.unlike():
             return apart
-        eta, plan = self._plan.eta, self._plan
-        cures = [] if eta is None else [f"leave gossip.params.eta = {eta:g} out: it then goes by the codec"]
-        around = plan.get("outer", "optimizer")
-        key = "momentum" if around in ("heavy-ball", "nesterov") and plan.get("outer", "momentum") else "lr"
-        if around not in (None, "none"):
-            cures.append(f"lower outer.{key} = {plan.get('outer', key):g}")
-        elif plan.get("gossip", "momentum") not in (None, "none"):
-            cures.append(f"lower gossip.momentum_factor = {plan.get('gossip', 'momentum_factor'):g}")
-        if finer := self.finer():
-            cures.append(finer)
-        if cures:
-            return "; or ".join(cures)
-        lower = "learning rate" if plan.script else "training.lr"
+        eta = self._plan.eta
+        set_by_hand = "" if eta is None else f"leave gossip.params.eta = {eta:g} out: it then goes by the codec"
+        lower = "learning rate" if self._plan.script else "training.lr"
         order = "; gossip.order = adapt-then-combine for many steps a round" if self._mixes_before_steps else ""
-        return f"take a denser topology, a lower {lower}, or more rounds; gossip.momentum for uneven data{order}"
+        more = f"take a denser topology, a lower {lower}, or more rounds; gossip.momentum for uneven data{order}"
+        return "; or ".join(filter(None, [set_by_hand, self.finer(), more]))
 
     def for_mixing(self) -> str:
         """Return what helps where boards learn by themselves, and not together."""

@@ -142,15 +142,12 @@ class BoardEvidence:
     last: float | None = math.nan  # training loss of the last round; None: no number
     score: float | None = None
     scores: dict[str, float] = field(default_factory=dict)  # the last ones known
-    first_scores: dict[str, float] = field(default_factory=dict)
-    evaluations: int = 0
     tested_itself: bool = False
     loss: float | None = None  # of the last evaluation
     r2: float | None = None
     tested: float = 0.0  # examples of it
     untrained: Untrained | None = None
     away: float | None = None  # from the average, in lengths of it
-    statistics: float = 0.0  # of batch norm, from their average, in deviations
     compared: int = 0  # rounds in which others' models were held against each other
     far: dict[NodeId, list[float]] = field(default_factory=dict)  # whose -> rounds far off, sum of log times
     sent: dict[NodeId, int] = field(default_factory=dict)  # neighbour -> last round in which it got something
@@ -267,8 +264,7 @@ class Evidence:
         node.r2, node.tested_itself = record.number("eval/r2"), True
         if names := scores_in(record.values):
             found = {name: value for name in names if (value := record.number(f"{EVALUATED}{name}")) is not None}
-            node.scores, node.evaluations = node.scores | found, node.evaluations + 1
-            node.first_scores = found | node.first_scores
+            node.scores = node.scores | found
             self._scores = in_order(self._scores, names)
             self.score = self._scores[0]
             for board in self.boards.values():
@@ -281,8 +277,7 @@ class Evidence:
                 away, length = event.fields.get("distance"), event.fields.get("length")
                 if isinstance(away, float | int) and isinstance(length, float | int) and length > 0:
                     node = self.boards.setdefault(event.node, BoardEvidence())
-                    node.away, statistics = away / length, event.fields.get("statistics")
-                    node.statistics = float(statistics) if isinstance(statistics, float | int) else 0.0
+                    node.away = away / length
             case "unchanged" if "rounds" in event.fields:  # else the first round of that kind
                 counts = (int(_number(event, key)) for key in ("rounds", "unchanged", "elsewhere", "undone"))
                 self.boards.setdefault(event.node, BoardEvidence()).untrained = Untrained(*counts)
@@ -330,13 +325,6 @@ class Outcome:
     def scores(self) -> dict[NodeId, float]:
         """The scores that count."""
         return {name: board.score for name, board in self.judged.items() if board.score is not None}
-
-    @property
-    def risen(self) -> float | None:
-        """By how much the mean score has changed since the first evaluation; None of one alone."""
-        name, often = self.evidence.score, [b for b in self.judged.values() if b.evaluations > 1]
-        found = [b.scores[name] - b.first_scores[name] for b in often if name in b.scores]
-        return sum(found) / len(found) if found else None
 
     @property
     def tested(self) -> float:

@@ -310,27 +310,22 @@ class MachineSampler:
         return self._read(now_s) if now_s - self._sampled_s >= SENSORS_EVERY_S else self._last
 
     def _find(self) -> None:
-        from edgegossip.telemetry.sensors import detect, powers, watts_of
+        from edgegossip.telemetry.sensors import POWER, detect, powers
 
         sensors = detect(self._root)
-        power = powers(sensors)
         self._slow = tuple(s for s in sensors if s.name not in ("ina2xx", "ina3221"))
-        if power:
-            self._energy = EnergyMeter(watts_of(power[0]), clock=self._clock)
+        if power := powers(sensors):
+            read = power[0].read
+            self._energy = EnergyMeter(lambda: read().get(POWER), clock=self._clock)
 
     def _read(self, now_s: float) -> Mapping[str, float]:
         from edgegossip.telemetry.sensors import sample
 
         self._sampled_s = now_s
-        values = dict(sample(self._slow or ()))
-        values.pop("sys/power_w", None)  # that is the energy meter's
-        self._last = values
-        return values
+        self._last = sample(self._slow or ())
+        return self._last
 
     def close(self) -> None:
         """Stop reading. Idempotent."""
         if self._energy is not None:
             self._energy.close()
-        for sensor in self._slow or ():
-            if hasattr(sensor, "close"):
-                sensor.close()

@@ -279,7 +279,7 @@ def read_run(path: Path) -> RunData:
     if not (path / "metrics.jsonl").is_file() and not (path / "recipe.toml").is_file():
         if not path.exists():
             raise DataError(f"there is no folder {path}; `edgegossip runs` lists your runs")
-        raise DataError(f"{path} is not a run folder: it has neither metrics.jsonl nor recipe.toml{_nearest(path)}")
+        raise DataError(f"{path} is not a run folder: it has neither metrics.jsonl nor recipe.toml")
     recipe = path / "recipe.toml"
     return RunData(
         path=path.resolve(),
@@ -347,14 +347,6 @@ def _is_partition(document: Mapping[str, Any]) -> bool:
         return False
     size = len(classes or ())
     return all(isinstance(row, list) and len(row) == size and all(type(n) is int for n in row) for row in counts)
-
-
-def _nearest(path: Path) -> str:
-    """A hint: the newest run folder in `path`, or the run folder that `path` lies in."""
-    inside = sorted(p.parent for p in path.glob("*/metrics.jsonl")) if path.is_dir() else []
-    around = [p for p in path.parents if (p / "metrics.jsonl").is_file()]
-    nearest = inside[-1:] or around[:1]
-    return f"; did you mean {nearest[0]}?" if nearest else ""
 
 
 _PIECE_BYTES = 1 << 20

@@ -32,8 +32,8 @@ _ETHERNET_BYTES, _IPV4_BYTES, _IPV6_BYTES, _TCP_BYTES, _TIMESTAMP_BYTES = 14, 20
 # Offsets in struct tcp_info, which only ever grows at its end. Up to segs_out since Linux 4.2,
 # bytes_sent since 4.19.
 _STATE, _OPTIONS = 0, 5
-_BYTES_ACKED, _SEGS_OUT = 120, 136  # bytes received lie behind bytes acknowledged
-_BYTES_SENT, _BYTES_RETRANS = 200, 208
+_BYTES_RECEIVED, _SEGS_OUT = 128, 136
+_BYTES_SENT = 200  # those sent again lie behind them
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +64,12 @@ _figures = attrgetter(*(field.name for field in fields(SocketTotals)))
 
 def parse_tcp_info(info: bytes, header_bytes: int = _IPV4_BYTES + _TCP_BYTES + _ETHERNET_BYTES) -> SocketTotals | None:
     """Return the totals of one socket from the kernel's struct; None for a listening socket or a
-    kernel before 4.2.
-
-    Kernels before 4.19 do not count bytes sent: bytes acknowledged stand in, without
-    retransmissions and what is under way.
-    """
-    if len(info) < _SEGS_OUT + 4 or info[_STATE] == _LISTEN:
+    kernel before 4.19, which does not count bytes sent."""
+    if len(info) < _BYTES_SENT + 16 or info[_STATE] == _LISTEN:
         return None
-    acked, received = struct.unpack_from("=QQ", info, _BYTES_ACKED)
+    (received,) = struct.unpack_from("=Q", info, _BYTES_RECEIVED)
     (segments,) = struct.unpack_from("=I", info, _SEGS_OUT)
-    sent, retransmitted = acked, 0
-    if len(info) >= _BYTES_RETRANS + 8:
-        sent, retransmitted = struct.unpack_from("=QQ", info, _BYTES_SENT)
+    sent, retransmitted = struct.unpack_from("=QQ", info, _BYTES_SENT)
     if info[_OPTIONS] & _OPT_TIMESTAMPS:
         header_bytes += _TIMESTAMP_BYTES
     return SocketTotals(sent, received, retransmitted, segments, segments * header_bytes)

@@ -44,11 +44,6 @@ class RoundTimes:
     log: Sequence[tuple[Span, int, bool]] = ()
 
     @property
-    def spans_ns(self) -> list[tuple[str, int]]:
-        """The stretches of the round in their order: part, wall nanoseconds."""
-        return [(span.part, ns) for span, ns, _ in self.log]
-
-    @property
     def parts_s(self) -> dict[str, float]:
         """Seconds of each part."""
         return {part: ns / NS_PER_S for part, ns in self.parts_ns.items()}

@@ -16,25 +16,17 @@ second run reads no warning, so each rule waits for evidence, and short runs are
 - `chance` (ruin): after `ENOUGH_ROUNDS` rounds and one pass over its data, the fleet's accuracy is
   what guessing gives, or near it with a test loss that guessing would beat; or its r2 is not above
   0, which predicting the mean gives. Where the classes are not known, as of a script: the training
-  loss hardly fell, and is that of guessing right as often as the accuracy says, or more often; or
-  it fell, the test loss did not, and the accuracy is about what it guessed at the start, and stays
-  so (a hint where no test loss is known).
+  loss hardly fell, and is that of guessing right as often as the accuracy says, or more often.
 - `apart` (ruin): the boards hold different models. The average of them, where it was tested, is
   far worse than they are, or they are far worse than it, or the worst board has learnt a quarter of
   what the best has, or they are further from the average than that is long. A hint where they are
-  merely far from it, the run was short, or their statistics of batch norm are far, or, where nobody
-  knows what guessing gives, the worst board has not half of the best one's accuracy.
+  merely far from it, or the run was short.
 - `isolated` (ruin): the boards exchanged nothing in the whole run, however short it was, whatever
   the reason: no message of another counted, or no update was used.
 - `split` (ruin): boards that finished fall into groups that exchanged nothing in the last third of
   the run, or all of them mixed with nobody in most rounds.
-- `mute` (hint): what gossip sends has next to nothing of what was meant, so boards learn alone.
 - `alone` (hint): a board mixed with nobody in most of its rounds, or none of its updates was used,
   or in gossip nothing of it reached another board.
-- `stalled` (hint): the training loss did not fall.
-- `gap` (hint): the accuracy is not half of what the training loss promises: boards that know only
-  classes of their own look like that, and a model that has learnt its examples by heart. Or a
-  board's test loss is far above the training loss, as where batch norms met other inputs.
 - `outlier` (hint): most of a board's neighbours, or a coordinator, found its model far beyond the
   others' in most rounds.
 - `worse` (hint): a board had a better score by itself, where `run --alone` tried that. If all had,
@@ -57,22 +49,15 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgegossip.telemetry.clocks import COORDINATOR
-from edgegossip.telemetry.cures import MOST_NAMED, MUTE, Cures, named, percent
-from edgegossip.telemetry.evidence import ENOUGH_ROUNDS, Evidence, Outcome, median, noise
+from edgegossip.telemetry.cures import MOST_NAMED, Cures, named, percent
+from edgegossip.telemetry.evidence import ENOUGH_ROUNDS, Evidence, Outcome, noise
 from edgegossip.types import NodeId
 
 LATE = 2 / 3  # the last third of a run: who has not exchanged in it, does not any more
-FAR_STATISTICS = 0.5  # deviations from the average statistics of batch norm: a layer is given other numbers
 FAR = 0.3  # from the average, in lengths of it: boards with even data are at 0.01 to 0.05
-ABSURD = 10.0  # times the training loss, and 10 nats: no guess is so bad
 BEYOND = 1.0  # there the boards' models have less in common than they have not
 STOOD_STILL_S = 10.0  # in a run: a moment of it is nothing
 _NUMBER = re.compile(r"\d+|\b(nan|inf)\b")
-_BY_HEART = (
-    "where boards hold different classes, let them exchange after fewer steps; else the test data differ, or the model "
-    "knows its examples by heart"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +84,7 @@ def findings(evidence: Evidence, finished: Collection[NodeId]) -> list[Finding]:
         return found
     found += [*rules.drifted(), *rules.apart()]
     found += [*rules.isolated()] or [*rules.split()]
-    found += [*rules.mute(), *rules.worse()]
-    if not any(f.ruin or f.kind == "chance" for f in found):
-        found += [*rules.stalled(), *rules.gap()]
-    found += [*rules.outliers(), *rules.refused(finished), *rules.starved(), *rules.records()]
+    found += [*rules.worse(), *rules.outliers(), *rules.refused(finished), *rules.starved(), *rules.records()]
     return sorted(found, key=lambda f: not f.ruin)
 
 
@@ -208,11 +190,11 @@ class _Rules:
         if self._known.score != "accuracy":
             return
         reached = sum(scores.values()) / len(scores)
-        losses = [node.loss for node in judged.values() if node.loss is not None]
         guess = self._plan.guess
         if guess is None:
-            yield from self._as_the_loss_guesses(reached, losses)
+            yield from self._as_the_loss_guesses(reached)
             return
+        losses = [node.loss for node in judged.values() if node.loss is not None]
         exact = reached <= guess + noise(guess, tested)
         near = reached <= guess + _nearly(guess)
         beaten = bool(losses) and sum(losses) / len(losses) > 0.95 * math.log(len(self._plan.classes))
@@ -221,30 +203,18 @@ class _Rules:
             text = f"the accuracy, {percent(reached)}, is that of guessing among {count} classes ({percent(guess)})"
             yield Finding("chance", text, self._cures.for_chance(), True)
 
-    def _as_the_loss_guesses(self, reached: float, losses: Collection[float]) -> Iterable[Finding]:
+    def _as_the_loss_guesses(self, reached: float) -> Iterable[Finding]:
         """An accuracy of guessing, of classes that nobody knows: a guess among k of them has a loss
-        of log k. One that has risen is none, whatever loss was told."""
-        ends, tested, risen = self._known.curve.ends(), self._of.tested, self._of.risen
+        of log k."""
+        ends = self._known.curve.ends()
         if ends is None:
             return
         start, end = self._known.curve.start, ends[2]
-        fell = end <= 0.9 * start
-        loss = start if fell else end
-        if loss <= math.log(1.9):
-            return
-        guess = math.exp(-loss)
-        off = noise(guess, tested)
-        if reached > guess + (_nearly(guess) if fell else off) or (risen or 0.0) > off:
-            return
-        if fell and (risen is None or (losses and sum(losses) / len(losses) <= start)):
-            return
-        text = f"the accuracy, {percent(reached)}, is {'about ' * fell}that of guessing{' or less' * (not fell)}: "
-        so = f"fell from {start:.3g}, which" if fell else "hardly fell, and"
-        text += f"the training loss, {end:.3g}, {so} is that of guessing right in {percent(guess)}"
-        cure = self._cures.for_chance()
-        if fell and not self._cures.doubted() and not self._of.all_better_alone:
-            cure = f"look at the labels; {_BY_HEART}"
-        yield Finding("chance", text, cure, not fell or bool(losses))
+        guess = math.exp(-end)
+        if 0.9 * start < end and math.log(1.9) < end and reached <= guess + noise(guess, self._of.tested):
+            text = f"the accuracy, {percent(reached)}, is that of guessing or less: the training loss, {end:.3g}, hardly fell, "
+            text += f"and is that of guessing right in {percent(guess)}"
+            yield Finding("chance", text, self._cures.for_chance(), True)
 
     def apart(self) -> Iterable[Finding]:
         floor, scores, enough = self._plan.guess, self._of.scores, self._of.enough
@@ -268,27 +238,9 @@ class _Rules:
                 text = f"the boards hold different models: accuracy {percent(scores[worst])} at {worst}, up to {percent(best)}"
                 yield Finding("apart", text + " elsewhere", self._cures.for_apart(), True)
                 return
-        if floor is None and enough:
-            yield from self._one_far_below()
         if far > (FAR if enough else BEYOND):
             text = f"the boards hold different models: up to {far:.2g} of a model's length from their average"
             yield Finding("apart", text, self._cures.for_apart(), far > BEYOND and enough)
-        statistics = max((node.statistics for node in self._boards.values()), default=0.0)
-        if statistics > FAR_STATISTICS and far <= FAR and enough:
-            text = f"the boards' statistics of batch norm differ: up to {statistics:.2g} deviations from their average"
-            cure = "use the average of the models (model save), exchange after fewer steps, or take a norm without them"
-            yield Finding("apart", text, cure)
-
-    def _one_far_below(self) -> Iterable[Finding]:
-        """A board with half of the best one's accuracy, where nobody knows what guessing gives: a
-        coordinator's model may have found one whose test set is wrong."""
-        own = {n: b.score for n, b in self._boards.items() if b.score is not None and n != COORDINATOR}
-        if self._known.score != "accuracy" or len(own) < 2:
-            return
-        best, worst = max(own.values()), min(own, key=lambda name: own[name])
-        if own[worst] < 0.5 * best and best - own[worst] > 2.0 * noise(0.5 * best, self._of.tested):
-            text = f"accuracy {percent(own[worst])} at {worst}, up to {percent(best)} elsewhere"
-            yield Finding("apart", text, f"look at the labels and the data of {worst}, and at how it trains")
 
     def isolated(self) -> Iterable[Finding]:
         if self._known.used == 0:
@@ -356,12 +308,6 @@ class _Rules:
                 return
             yield Finding("alone", f"{named(alone)} mixed with no neighbour in most rounds", cure)
 
-    def mute(self) -> Iterable[Finding]:
-        lost = median([node.lost for node in self._boards.values()]) if self._boards else 0.0
-        if not self._cures.sends_updates and lost >= MUTE and (finer := self._cures.finer()):
-            text = f"messages hold next to nothing: they lose {lost:.3g} times the length of what was meant"
-            yield Finding("mute", text, finer)
-
     def worse(self) -> Iterable[Finding]:
         """By more than what the size of a test set explains."""
         if said := self._of.better_alone():
@@ -379,61 +325,11 @@ class _Rules:
                 cure = "; then ".join(filter(None, [apart, self._cures.for_mixing()]))
             yield Finding("worse", text, cure)
 
-    def stalled(self) -> Iterable[Finding]:
-        ends = self._known.curve.ends()
-        if ends is None or self._known.curve.rounds < 2 * ENOUGH_ROUNDS or not self._of.enough:
-            return
-        start, end = self._known.curve.start, ends[2]
-        if abs(start) > 0.05 and end > start - 0.02 * abs(start):
-            text = f"the training loss did not fall: {start:.3g} at the start, {end:.3g} at the end"
-            cure = self._cures.for_chance()
-            if learnt := self._learnt():
-                cure = f"{learnt} says that the model has learnt, before the run or in it: look which loss "
-                cure += f"{self._plan.script or 'the task'} tells"
-            yield Finding("stalled", text, cure)
-
-    def _learnt(self) -> str:
-        """The score that is halfway from a guess to the best, or further; "" where none is."""
+    def _learnt(self) -> bool:
+        """Whether a score is halfway from a guess to the best, or further."""
         reached, guess = _mean(self._of.scores.values()) or 0.0, self._plan.guess or 0.5
-        if self._known.score == "accuracy" and reached > guess + 0.5 * (1.0 - guess):
-            return f"the accuracy, {percent(reached)},"
         r2 = _mean(node.r2 for node in self._of.judged.values() if node.r2 is not None) or 0.0
-        return f"r2, {r2:.3g}," if r2 > 0.5 else ""
-
-    def gap(self) -> Iterable[Finding]:
-        ends, scores = self._known.curve.ends(), self._of.scores
-        if ends is None or ends[2] < 0.0 or not scores or self._known.score != "accuracy" or not self._of.enough:
-            return
-        reached, promised = sum(scores.values()) / len(scores), math.exp(-ends[2])  # of a cross-entropy
-        told = promised > 0.6 or self._plan.guess is None  # else `chance` knows what guessing gives
-        if told and self._is_entropy() and reached < min(0.5 * promised, promised - noise(promised, self._of.tested)):
-            text = f"the accuracy, {percent(reached)}, is far below what the training loss, {ends[2]:.3g}, promises"
-            yield Finding("gap", text, _BY_HEART)
-            return
-        judged = self._of.judged
-        beyond = {
-            name: node.loss
-            for name, node in judged.items()
-            if node.loss is not None
-            and node.loss > ABSURD * max(1.0, ends[2])
-            and scores.get(name, 1.0) < 0.8 * promised
-        }
-        if beyond:
-            text = f"the test loss of {named(beyond)}, {max(beyond.values()):.3g}, is far above the training loss, {ends[2]:.3g}"
-            keep = "join(keep=...)" if self._plan.script else "model.keep"
-            cure = f"where inputs differ in scale by board, let each keep its own batch norm ({keep})"
-            yield Finding("gap", text, f"{cure}; else the test data differ")
-
-    def _is_entropy(self) -> bool:
-        """Whether the loss may be a cross-entropy: each wrong answer costs log 2 or more there, and
-        so does guessing at the start. Where the classes are known the task's loss is one."""
-        if self._plan.guess is not None:
-            return True
-        known = [
-            (n.loss, 1.0 - n.score) for n in self._of.judged.values() if n.loss is not None and n.score is not None
-        ]
-        least = 0.9 * math.log(2.0)
-        return self._known.curve.first >= least and all(loss >= wrong * least for loss, wrong in known)
+        return (self._known.score == "accuracy" and reached > guess + 0.5 * (1.0 - guess)) or r2 > 0.5
 
     def outliers(self) -> Iterable[Finding]:
         """By what most of a board's neighbours say of it, or a coordinator: one that lies makes

@@ -22,9 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
-
-from typing_extensions import override
+from typing import Any
 
 import edgegossip
 from edgegossip.files import write_file
@@ -43,56 +41,34 @@ YEAR_S = 365.25 * 86_400.0
 WELL_S = 30.0  # so long a board has been at work with a new release before that counts
 
 
-class BoardMachine(Protocol):
-    """Says what the agent needs of the board it runs on."""
+class ThisBoard:
+    """Is the machine that this process runs on, with systemd: what the agent needs of it."""
 
     def now(self) -> float:
         """Return the wall clock, in Unix seconds."""
+        return time.clock_gettime(time.CLOCK_REALTIME)  # `time.time` fails from the year 2262 on
 
     def set_clock(self, seconds: float) -> None:
         """Set the wall clock. Raises OSError."""
+        time.clock_settime(time.CLOCK_REALTIME, seconds)
 
     def synchronised(self) -> bool:
         """Return whether NTP has set the clock since the boot."""
+        return SYNCHRONISED.exists()
 
     def node(self) -> Mapping[str, str]:
         """Return properties of the service that trains, as systemd names them: ActiveState,
         NRestarts, StatusText, ActiveEnterTimestampMonotonic (microseconds)."""
-
-    def start_guard(self) -> None:
-        """Start the image's guard, which switches to the new release and back."""
-
-    def restart_node(self) -> None:
-        """Start the service that trains anew."""
-
-
-class ThisBoard(BoardMachine):
-    """Is the machine that this process runs on, with systemd."""
-
-    @override
-    def now(self) -> float:
-        return time.clock_gettime(time.CLOCK_REALTIME)  # `time.time` fails from the year 2262 on
-
-    @override
-    def set_clock(self, seconds: float) -> None:
-        time.clock_settime(time.CLOCK_REALTIME, seconds)
-
-    @override
-    def synchronised(self) -> bool:
-        return SYNCHRONISED.exists()
-
-    @override
-    def node(self) -> Mapping[str, str]:
         names = "ActiveState,NRestarts,StatusText,ActiveEnterTimestampMonotonic"
         said = _systemctl("show", NODE, f"--property={names}")
         return dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
 
-    @override
     def start_guard(self) -> None:
+        """Start the image's guard, which switches to the new release and back."""
         _systemctl("start", "--no-block", GUARD)
 
-    @override
     def restart_node(self) -> None:
+        """Start the service that trains anew."""
         _systemctl("restart", "--no-block", NODE)
 
 
@@ -117,7 +93,7 @@ class Places:
         return str(self.home / "releases" / name)
 
 
-def check_in(machine: BoardMachine, places: Places, say: Callable[[str], None], *, fetch: bool = True) -> bool:
+def check_in(machine: ThisBoard, places: Places, say: Callable[[str], None], *, fetch: bool = True) -> bool:
     """Check in once, and do what the answer asks for; return whether there is a machine to check in
     with at all. Without `fetch` no release is taken: training waits for the first check-in after a
     boot. `say` takes lines for the log. Raises EdgegossipError."""
@@ -274,7 +250,7 @@ def _text(path: Path) -> str:
 
 
 def _set_clock(
-    machine: BoardMachine, told_s: float, here_s: float, believed: tuple[float, float], say: Callable[[str], None]
+    machine: ThisBoard, told_s: float, here_s: float, believed: tuple[float, float], say: Callable[[str], None]
 ) -> None:
     """Set the clock by the fleet's machine, which has the time where NTP does not come through: it
     said `told_s` when ours was `here_s`. It is of our fleet: its certificate says so. Its clock may
@@ -344,7 +320,7 @@ def _write(path: Path, text: str) -> None:
         raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from error
 
 
-def main(machine: BoardMachine | None = None) -> int:
+def main(machine: ThisBoard | None = None) -> int:
     """Check in, and return the exit status: 0 also when nobody was reached, for that is no fault of
     this board's."""
     os.umask(0o022)

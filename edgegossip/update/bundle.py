@@ -27,9 +27,12 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from edgegossip.types import DecodeError, PeerError
+
+if TYPE_CHECKING:
+    from edgegossip.security.identity import Identity
 
 MAGIC = b"EGREL\0\0\1"
 DOMAIN = b"edgegossip release 1\0"
@@ -44,17 +47,6 @@ _OURS = re.compile(r"site/edgegossip(-[^/]*\.(dist-info|data))?/")
 _TEXTS = ("fleet_id", "version", "machine", "python", "packages")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+-]{0,63}")
 _NAME = re.compile(r"[^\0/\x01-\x1f\x7f]{1,255}")
-
-
-class Verifier(Protocol):
-    """Says who signed something: `security.identity.Identity`."""
-
-    @property
-    def fleet(self) -> str:
-        """The id of the fleet, 16 hexadecimal digits."""
-
-    def verify(self, who: str, data: bytes, signature: bytes) -> str:
-        """Return who signed `data`, in the role `who`. Raises PeerError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +121,13 @@ class Head:
         """The SHA-256 of the manifest as it lies there, in hexadecimal; it names the bundle."""
         return hashlib.sha256(self.packed).hexdigest()
 
-    def manifest(self, verifier: Verifier) -> ReleaseManifest:
+    def manifest(self, reader: Identity) -> ReleaseManifest:
         """Verify the signature and read the manifest. Raises PeerError when no operator of that
         fleet signed it, DecodeError when it makes no sense."""
-        verifier.verify("operator", DOMAIN + hashlib.sha256(self.packed).digest(), self.signature)
+        reader.verify("operator", DOMAIN + hashlib.sha256(self.packed).digest(), self.signature)
         manifest = parse_manifest(self.packed)
-        if manifest.fleet_id != verifier.fleet:
-            raise PeerError(f"a release of fleet {manifest.fleet_id}; ours is {verifier.fleet}")
+        if manifest.fleet_id != reader.fleet:
+            raise PeerError(f"a release of fleet {manifest.fleet_id}; ours is {reader.fleet}")
         return manifest
 
 

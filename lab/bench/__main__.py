@@ -79,9 +79,7 @@ class Codecs:
     rivals: bool = option(True, "Measure plain torch and numpy versions too.")
     compiled: bool = option(True, "torch.compile tuned torch, where there is a C++ compiler.", flag="--compile")
     check: bool = option(False, f"{_CHECK} Without --codec and --size, measure what the targets speak of; two minutes.")
-    save: Path | None = OUTPUT(
-        None, "Also write codecs.json and codecs.md into this folder.", old="--save", path="folder"
-    )
+    save: Path | None = OUTPUT(None, "Also write codecs.json and codecs.md into this folder.", path="folder")
     as_json: bool = JSON()
 
 
@@ -113,13 +111,13 @@ class Mesh:
 
     cases: tuple[str, ...] = option((), "Only this case; may be repeated.", flag="--case", choices=CASES)
     rings: tuple[int, ...] = option(
-        (2, 4, 8, 16), "Processes in a ring; may be repeated.", flag="--boards", old="--nodes", low=2, high=64
+        (2, 4, 8, 16), "Processes in a ring; may be repeated.", flag="--boards", low=2, high=64
     )
     repeat: int = option(9, "Turns; figures are medians.", low=1)
     idle_s: float = option(20.0, "Of the idle case.", flag="--idle-seconds", low=1.0)
     memory_rounds: int = option(1000, "Of the memory case.", flag="--rounds", low=1)
     check: bool = option(False, _CHECK)
-    save: Path | None = OUTPUT(None, "Also write mesh.json and mesh.md into this folder.", old="--save", path="folder")
+    save: Path | None = OUTPUT(None, "Also write mesh.json and mesh.md into this folder.", path="folder")
     as_json: bool = JSON()
 
 
@@ -162,7 +160,7 @@ class Int8:
     isa: str | None = option(
         None, "Instruction set of the kernels; default: the best of this machine. torch is held to avx2, too."
     )
-    save: Path | None = OUTPUT(None, "Also write int8.json into this folder.", old="--save", path="folder")
+    save: Path | None = OUTPUT(None, "Also write int8.json into this folder.", path="folder")
     as_json: bool = JSON()
 
 
@@ -216,7 +214,7 @@ def dump(options: Dump) -> None:
 class Server:
     """Options of `python -m lab.bench server`."""
 
-    nodes: tuple[int, ...] = option((2, 18), "Boards.", flag="--boards", old="--nodes", low=1, high=64)
+    nodes: tuple[int, ...] = option((2, 18), "Boards.", flag="--boards", low=1, high=64)
     payloads: tuple[str, ...] = option(
         ("0.1MB", "1MB", "10MB", "45MB"),
         "Of the model: values (250000) or bytes of float32 (1MB); may be repeated.",
@@ -234,9 +232,7 @@ class Server:
         metavar="NAME[:KEY=VALUE,...]",
     )
     check: bool = option(False, _CHECK)
-    save: Path | None = OUTPUT(
-        None, "Also write server.json and server.md into this folder.", old="--save", path="folder"
-    )
+    save: Path | None = OUTPUT(None, "Also write server.json and server.md into this folder.", path="folder")
     as_json: bool = JSON()
 
 

@@ -41,7 +41,7 @@ class Sim:
     topology: str = option("", "Default: drawn from those that fit.", metavar="NAME[:KEY=VALUE,...]")
     codec: str = option("", "Default: drawn.", metavar="NAME[:KEY=VALUE,...]")
     nodes: int | None = option(
-        None, "Default: drawn, 2 to 8, of a server run 2 to 18.", flag="--boards", old="--nodes", low=2, high=64
+        None, "Default: drawn, 2 to 8, of a server run 2 to 18.", flag="--boards", low=2, high=64
     )
     rounds: int | None = option(
         None, "About so many with faults. Default: 3 to 6, of a server run 3 to 10.", low=1, high=100_000

@@ -71,14 +71,6 @@ def test_a_mistyped_command_or_option_gets_the_nearest_one(
     assert code == 2 and re.search(rf"(?i)did you mean .*{nearest}", err), err
 
 
-@pytest.mark.parametrize(
-    ("word", "where"), [("sim", "-m lab.sim"), ("bench", "-m lab.bench"), ("export", "model save RUN")]
-)
-def test_a_command_that_moved_says_where_it_went(word: str, where: str, command: Command) -> None:
-    code, _, err = command(word, "anything")
-    assert code == 2 and f"{word} has moved: " in err and where in err
-
-
 def test_usage_errors_exit_with_2_and_no_traceback(command: Command) -> None:
     for arguments in (["run"], ["nonsense"], ["run", "x", "--nonsense"], ["report", "/nonexistent"]):
         code, _, err = command(*arguments)
@@ -101,20 +93,12 @@ def test_what_a_recipe_may_name_is_listed(command: Command) -> None:
     assert "resnet20" in command("model", "list")[1] and "choco-sgd" in command("algorithm", "list")[1]
 
 
-def test_old_flags_work_and_are_not_shown(pages: dict[str, str], command: Command) -> None:
-    shown = pages["topology --help"]
-    assert "--boards" in shown and "--nodes" not in shown
-    assert command("topology", "ring", "--nodes", "5")[1] == command("topology", "ring", "--boards", "5")[1] != ""
-    missing = command("plan", "quickstart-gossip")[2]
-    assert "'--profile'" in missing and "--fleet" not in missing
-
-
 def flags(command: click.Command, above: click.Context | None = None) -> Iterator[str]:
-    """Yield what a command and those below it take and show; old flags are not shown."""
+    """Yield what a command and those below it take and show."""
     context = click.Context(command, parent=above)
     for parameter in command.get_params(context):
         if not getattr(parameter, "hidden", False):
-            yield from [*getattr(parameter, "shown", parameter.opts), *parameter.secondary_opts]
+            yield from [*parameter.opts, *parameter.secondary_opts]
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             inner = command.get_command(context, name)
@@ -154,20 +138,6 @@ def test_plan_names_the_fleets_that_it_knows(pages: dict[str, str]) -> None:
     assert [name for name in fleet_names() if name not in shown] == []
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_installed_where_the_shell_looks(
-    shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
-    assert command("completion")[0] == 0
-    [written] = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert (
-        written.read_text() == command("completion", shell, "--show")[1]
-        and "_EDGEGOSSIP_COMPLETE" in written.read_text()
-    )
-
-
 def test_completion_knows_the_commands(monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
     for name, value in {
         "_EDGEGOSSIP_COMPLETE": "bash_complete",
@@ -176,11 +146,6 @@ def test_completion_knows_the_commands(monkeypatch: pytest.MonkeyPatch, command:
     }.items():
         monkeypatch.setenv(name, value)
     assert command()[1].split() == ["plain,recipe", "plain,report"]
-    monkeypatch.setenv("SHELL", "/bin/tcsh")
-    monkeypatch.delenv("_EDGEGOSSIP_COMPLETE")
-    assert "valid: bash, fish, zsh" in command("completion")[2]
-    monkeypatch.delenv("SHELL")
-    assert "edgegossip completion bash" in command("completion")[2]
 
 
 def test_a_board_s_folder_has_the_same_name_wherever_it_is_shown() -> None:

@@ -71,12 +71,10 @@ def test_a_dry_run_says_what_would_run_and_leaves_nothing(command, tmp_path):
 
 def test_several_runs_get_one_page_and_exports(command, runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, out, _ = command(
-        "report", *map(str, runs), "--no-plots", "--trace", "t.json", "--csv", "c", "--tensorboard", "tb"
-    )
+    code, out, _ = command("report", *map(str, runs), "--no-plots", "--csv", "c", "--tensorboard", "tb")
     assert code == 0 and "page report.html" in out
     assert (tmp_path / "report.html").read_text().count('class="run-data"') == 2
-    assert {p.name for p in tmp_path.iterdir()} == {"report.html", "t.json", "c", "tb"}
+    assert {p.name for p in tmp_path.iterdir()} == {"report.html", "c", "tb"}
 
 
 def test_json_is_one_document_and_writes_no_page_unasked(command, runs, tmp_path, monkeypatch):
@@ -199,9 +197,7 @@ def test_any_text_may_be_a_name_and_stays_what_it_is(command, plain_tags, names)
     run, one, two, first, second, score, text = (said(name) for name in names)
     with tempfile.TemporaryDirectory() as at:
         folder = write_named(Path(at), names)
-        code, out, err = command(
-            "report", str(folder), "--no-plots", "--csv", f"{at}/csv", "--trace", f"{at}/trace.json"
-        )
+        code, out, err = command("report", str(folder), "--no-plots", "--csv", f"{at}/csv")
         assert (code, err) == (0, "")
         assert all(c.isprintable() for line in out.split("\n") for c in line)
         assert printable(one, 64) in out and printable(two, 64) in out
@@ -218,10 +214,6 @@ def test_any_text_may_be_a_name_and_stays_what_it_is(command, plain_tags, names)
         assert {row[1].removeprefix("'") for row in plain["metrics"][1:]} == {n.removeprefix("'") for n in (one, two)}
         assert {row[4].removeprefix("'") for row in plain["events"][1:]} == {text.removeprefix("'")}
         assert not any(cell.startswith(("=", "+", "@")) for rows in plain.values() for row in rows for cell in row)
-
-        events = json.loads((Path(at) / "trace.json").read_bytes())["traceEvents"]
-        assert {e["args"]["name"] for e in events if e["name"] == "thread_name"} == {one, two}
-        assert {e["args"]["text"] for e in events if e["ph"] == "i"} == {text}
 
         page = Page((folder / "report.html").read_text())
         assert page.tags == plain_tags

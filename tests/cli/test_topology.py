@@ -30,7 +30,7 @@ def test_all_side_by_side(command: Command) -> None:
 
 
 def test_one_topology(command: Command) -> None:
-    code, out, _ = command("topology", "torus", "--nodes", "9", "--nodes", "7")
+    code, out, _ = command("topology", "torus", "--boards", "9", "--boards", "7")
     assert code == 0 and [cells(line) for line in out.splitlines()[2:]] == [
         ["torus", "9", "both ways", "metropolis", "4", "1", "0.600"],
         ["torus", "7", "both ways", "metropolis", "2", "1", "0.251"],
@@ -38,18 +38,18 @@ def test_one_topology(command: Command) -> None:
 
 
 def test_parameters_and_json(command: Command, tmp_path: Path) -> None:
-    _, out, _ = command("topology", "star", "--nodes", "4", "--params", "weights=column", "--json")
+    _, out, _ = command("topology", "star", "--boards", "4", "--params", "weights=column", "--json")
     (row,) = json.loads(out)["topologies"]
     assert (row["fewest_messages"], row["most_messages"]) == (1, 3)
     assert row["weights"] == "column" and not row["doubly_stochastic"] and not row["directed"]
-    _, out, _ = command("topology", "star", "--nodes", "4", "--params", "weights=column")
+    _, out, _ = command("topology", "star", "--boards", "4", "--params", "weights=column")
     assert cells(out.splitlines()[2])[3:5] == ["column, not doubly stochastic", "1 to 3"]
-    _, out, _ = command("topology", "one-peer-exponential", "--nodes", "16", "--json")
+    _, out, _ = command("topology", "one-peer-exponential", "--boards", "16", "--json")
     (row,) = json.loads(out)["topologies"]
     assert row["period"] == 4 and row["directed"] and row["most_messages"] == 1 and row["spectral_gap"] == 1.0
     path = tmp_path / "my.topology"
     path.write_text("directed\n0 1\n1 board-2  # by index or by name\nboard-2 0\n")
-    code, out, _ = command("topology", "file", "--nodes", "3", "--params", f"path={path}", "--json")
+    code, out, _ = command("topology", "file", "--boards", "3", "--params", f"path={path}", "--json")
     assert code == 0 and json.loads(out)["topologies"][0]["spectral_gap"] == pytest.approx(0.5)
 
 
@@ -60,7 +60,7 @@ def test_parameters_and_json(command: Command, tmp_path: Path) -> None:
         (["ring", "--params", "rows=2"], "unknown parameter"),
         (["ring", "--params", "rows"], "write it as key=value"),
         (["--params", "weights=column"], "--params belong to one topology"),
-        (["ring", "--nodes", "1"], "2<=x<=1024"),
+        (["ring", "--boards", "1"], "2<=x<=1024"),
         (["file"], "needs the parameter 'path'"),
     ],
 )

@@ -53,13 +53,13 @@ def document(*arguments: str) -> dict[str, Any]:
 def test_plan_predicts_the_seconds_of_a_run(tmp_path: Path) -> None:
     document("calibrate", "-o", str(tmp_path / "me.toml"), "--recipe", "quickstart-gossip", *RECIPE, "--json")
     (tmp_path / "fleet.toml").write_text(FLEET.format(rate=RATE_BPS))
-    where = ("--fleet", str(tmp_path / "fleet.toml"), "--devices", str(BOARDS))
+    where = ("--profile", str(tmp_path / "fleet.toml"), "--boards", str(BOARDS))
     planned = {
         scheme: document("plan", "quickstart-gossip", *where, *RECIPE, "--set", f"codec.name={codec}", *PARALLEL)
         for scheme, codec in (("sgd", "fp32"), ("4-bit-elastiquant", "4-bit-elastiquant"))
     }
     schemes = ("--schemes", ",".join(planned))
-    run = scale(*schemes, "--devices", str(BOARDS), "--rate", "20mbit", "--on", "netns", out=tmp_path / "netns")
+    run = scale(*schemes, "--boards", str(BOARDS), "--rate", "20mbit", "--on", "netns", out=tmp_path / "netns")
     assert run["failed"] == [] and len(run["rows"]) == len(planned)
     for row in run["rows"]:
         plan = planned[row["scheme"]]

@@ -202,7 +202,7 @@ def test_boards_that_follow(tmp_path: Path) -> None:
     port, *listen = (free_port("127.0.0.1", 0) for _ in range(3))
     follow = [sys.executable, "-m", "edgegossip", "scale", "--follow", f"127.0.0.1:{port}"]
     boards = [
-        subprocess.Popen([*follow, "--name", name, "--listen", f"127.0.0.1:{at}", "--out", str(tmp_path / name)])
+        subprocess.Popen([*follow, "--name", name, "--listen", f"127.0.0.1:{at}", "--output", str(tmp_path / name)])
         for name, at in zip("ab", listen, strict=True)
     ]
     try:

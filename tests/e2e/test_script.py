@@ -88,7 +88,7 @@ def test_a_script_trains_on_boards_of_this_machine(
     sets = [part for key in (f"run.mode={mode}", "run.rounds=20", *more) for part in ("--set", key)]
     runs = tmp_path / "runs"
     summary = run_json(
-        "run", str(script), "--nodes", "3", *sets, "--no-plots", "--", "--seed", "{index}", runs=Path("runs")
+        "run", str(script), "--boards", "3", *sets, "--no-plots", "--", "--seed", "{index}", runs=Path("runs")
     )
     assert (summary["failed_nodes"], summary["rounds"], summary["nodes"]) == ([], 20, 3)
     data = read_run(next(runs.iterdir()))

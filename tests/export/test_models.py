@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 import edgegossip
 from edgegossip import recipe as recipes
-from edgegossip.checkpoint.store import Store
 from edgegossip.cli.main import cli
 from edgegossip.engine.server_records import Progress
 from edgegossip.flower.checkpoints import BoardCheckpointer, CoordinatorCheckpointer
@@ -54,7 +53,7 @@ def put(run: Path, name: str, travels: int, arrays: Mapping[str, NDArray[Any]], 
 
 
 def model(*arguments: object) -> dict[str, Any]:
-    done = CliRunner().invoke(cli, ["model", *map(str, arguments), "--json"], catch_exceptions=False)
+    done = CliRunner().invoke(cli, ["model", "save", *map(str, arguments), "--json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -103,7 +102,7 @@ def test_a_boards_own_model_has_what_stays_on_it(run: Path, tmp_path: Path) -> N
 
 
 def test_what_is_said_to_people(run: Path, tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli, ["model", str(run), "-o", str(tmp_path / "m.npz")])
+    done = CliRunner().invoke(cli, ["model", "save", str(run), "-o", str(tmp_path / "m.npz")])
     assert "the average over 2 boards after 9 rounds, " in done.output
     assert "; what travelled of it is 16 B in fp32\n" in done.output  # its file has a frozen base, too
     assert "41.83% of its norm away (root mean square); farthest: board-0" in done.output
@@ -180,7 +179,7 @@ def test_rounds_that_are_kept_as_checkpoints_of_a_run_that_was_stopped(tmp_path:
         model(run, "--board", "board-1", "--round", 7, "-o", tmp_path / "no.npz")
     # one finishes and the other is lost: the average is of the one, the other can be asked for
     put(run, "board-0.npz", 2, {"a": last["a"] + 1, "b": last["b"] + 1})
-    done = CliRunner().invoke(cli, ["model", str(run), "-o", str(tmp_path / "m.npz")])
+    done = CliRunner().invoke(cli, ["model", "save", str(run), "-o", str(tmp_path / "m.npz")])
     assert "the average over 1 board, without board-1, which did not finish, after 9 rounds" in done.output
     np.testing.assert_array_equal(ModelFile(tmp_path / "m.npz")["a"], last["a"] + 1)
     assert model(run, "--board", "board-1", "-o", tmp_path / "m.npz")["round"] == "3"
@@ -271,17 +270,6 @@ def test_a_round_of_a_server_run_that_was_stopped(tmp_path: Path) -> None:
     assert model(run, "-o", tmp_path / "m.npz")["round"] == "4"
 
 
-def test_a_checkpoint_of_an_earlier_version_leaves_the_tensors_to_the_recipe(tmp_path: Path) -> None:
-    run = folder(tmp_path / "run", run={"mode": "server", "nodes": 2}, model={"name": "mlp", "params": {"hidden": [2]}})
-    layout_size = 64 * 2 + 2 + 2 * 10 + 10
-    store = Store(run / "checkpoint" / "coordinator", {"board": "coordinator"})
-    store.save(Progress(5, np.arange(layout_size, dtype=np.float32)), round=5)
-    store.close()
-    model(run, "-o", tmp_path / "m.npz")
-    found = ModelFile(tmp_path / "m.npz")
-    assert sum(array.size for array in found.values()) == layout_size and found.about["round"] == "5"
-
-
 def keep(run: Path, board: str, round: int, merit: float, value: float) -> None:
     about = {**about_model(board, round, 1), "merit": repr(merit)}
     arrays = {"w": np.full(2, value, np.float32), "base": np.full(3, 7.0, np.float32)}
@@ -343,7 +331,7 @@ def test_an_adapter_is_what_travelled_alone(board: str | None, run: Path, tmp_pa
     assert ModelFile(tmp_path / "m.safetensors").about["travels"] == "2"
     with pytest.raises(ConfigError, match="a program needs the whole model"):
         CliRunner().invoke(
-            cli, ["model", str(run), "--adapter", "-o", str(tmp_path / "m.onnx")], catch_exceptions=False
+            cli, ["model", "save", str(run), "--adapter", "-o", str(tmp_path / "m.onnx")], catch_exceptions=False
         )
 
 
@@ -369,5 +357,5 @@ def test_a_program_of_data_without_classes_is_compared_by_its_outputs(tmp_path: 
     said = model(run, "-o", tmp_path / "m.pt2")
     assert said["accuracy"] is None and said["file_accuracy"] is None
     assert said["tested"] == 4 and said["difference"] < 1e-5
-    done = CliRunner().invoke(cli, ["model", str(run), "-o", str(tmp_path / "m.pt2")])
+    done = CliRunner().invoke(cli, ["model", "save", str(run), "-o", str(tmp_path / "m.pt2")])
     assert "outputs for 4 test examples are at most" in done.output

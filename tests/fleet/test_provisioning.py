@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,20 +134,6 @@ def test_a_board_that_gets_a_coordinator_after_peers_runs_no_recipe_of_theirs():
     assert mesh.changed(join=("b.local:7700",)).recipe == "quickstart-gossip"
 
 
-def test_what_a_coordinators_board_was_given_by_an_earlier_version_is_not_said_to_it_any_more(fleet):
-    """Every setting of the coordinator's own, and every board that was revoked, would keep it out
-    of the run."""
-    old = provisioning.load_profile(fleet.folder, "pi-02")
-    kept = replace(
-        old, recipe="quickstart-server", settings=("run.nodes=3", "data.dir=/data"), boards=("pi-01", "pi-03")
-    )
-    provisioning.keep_profile(fleet.folder, "pi-02", kept)
-    said = kitfile.parse(provisioning.make_bundle(fleet, "pi-02", 0)).node
-    assert said == ("--coordinator", "10.0.0.9:8000", "--set", "data.dir=/data")
-    provisioning.set_profiles(fleet, ("pi-02",), {"settings": ("run.threads=1",)})
-    assert provisioning.load_profile(fleet.folder, "pi-02").settings == ("run.threads=1",)
-
-
 MESH = {"join": ("a.local:7700",), "founder": "pi-01"}
 CLIENT = {"coordinator": "10.0.0.9:8000"}
 
@@ -273,12 +258,3 @@ def test_what_to_do_next_is_what_works(tmp_path, monkeypatch):
     monkeypatch.setenv("EDGEGOSSIP_WIFI_PASSWORD", "correct horse")
     done = CliRunner().invoke(command, ["set", "jet", "--wifi", "x", "--wifi-country", "Germany"])
     assert isinstance(done.exception, ConfigError), "what was typed is wrong, not a file"
-
-
-def test_a_status_that_is_watched_keeps_its_tables_apart(tmp_path, monkeypatch):
-    fleet, left = Fleet.create(tmp_path / "fleet", "home", 20).add("pi-01", "board", 20), [None]
-    monkeypatch.setattr("edgegossip.cli.fleet.time.sleep", lambda seconds: left.pop())
-    done = CliRunner().invoke(command, ["status", "--fleet", str(fleet.folder), "--watch"])
-    lines = done.output.splitlines()
-    assert isinstance(done.exception, IndexError) and len(lines) == 6
-    assert all(re.fullmatch(r"-- \d\d:\d\d:\d\d", lines[at]) for at in (0, 3)), lines

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from edgegossip.report.live import Live, LiveSink, line_output, progress_line
+from edgegossip.report.live import Live, line_output, progress_line
 from edgegossip.report.progress import FleetLines
 from edgegossip.telemetry.records import EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, read_run
@@ -45,16 +45,16 @@ def test_plain_lines_come_at_most_every_two_seconds(plain):
     live, stream, clock = plain
     for step in range(10):
         clock.s = 0.5 * step
-        live.update(_round("a", step))
-        live.update(_round("b", step))
+        live.write(_round("a", step))
+        live.write(_round("b", step))
     lines = stream.getvalue().splitlines()
     assert len(lines) == 2
     assert "round 4/10" in lines[0] and "loss 0.5000" in lines[0] and "sent 9.00 kB" in lines[0]
     clock.s = 9.0
-    live.event(_event("b", "waiting", "for a"))
+    live.write(_event("b", "waiting", "for a"))
     said = stream.getvalue()
     clock.s = 20.0
-    live.event(_event("b", "waiting", "for a"))
+    live.write(_event("b", "waiting", "for a"))
     assert stream.getvalue() == said  # nothing is new
     live.close()
     live.close()
@@ -63,31 +63,31 @@ def test_plain_lines_come_at_most_every_two_seconds(plain):
 
 def test_a_lost_board_is_said_at_once_and_once(plain):
     live, stream, _ = plain
-    live.event(_event("b", "lost", "lost b: its process was killed by SIGKILL"))
-    live.event(_event("a", "peer-down", "lost b: refused", peer="b"))
+    live.write(_event("b", "lost", "lost b: its process was killed by SIGKILL"))
+    live.write(_event("a", "peer-down", "lost b: refused", peer="b"))
     assert stream.getvalue() == "1.00 s  !! lost b: its process was killed by SIGKILL\n"
-    live.update(_round("a", 4))
+    live.write(_round("a", 4))
     live.close()
     assert "round 5/10" in stream.getvalue() and stream.getvalue().rstrip().endswith("lost b")
 
 
 def test_nobody_says_more_of_a_board_that_is_lost_and_one_cause_is_said_once(plain):
     live, stream, _ = plain
-    live.event(_event("b", "error", "no file data/b"))
-    live.event(_event("a", "notice", "cannot reach b at 127.0.0.1:1: connection refused; trying again", peer="b"))
-    live.event(_event("a", "peer-left", "b left", peer="b"))
+    live.write(_event("b", "error", "no file data/b"))
+    live.write(_event("a", "notice", "cannot reach b at 127.0.0.1:1: connection refused; trying again", peer="b"))
+    live.write(_event("a", "peer-left", "b left", peer="b"))
     assert stream.getvalue() == ""
     for text in ("refused a board: no data", "refused a board: no data", "refused a board: no model"):
-        live.event(_event("coordinator", "refused", text))
+        live.write(_event("coordinator", "refused", text))
     assert [line.rpartition(": ")[2] for line in stream.getvalue().splitlines()] == ["no data", "no model"]
 
 
 def test_neighbours_say_once_that_a_peer_is_gone_and_once_that_it_is_back(plain):
     live, stream, _ = plain
     for node in "ab":
-        live.event(_event(node, "peer-down", "lost c", peer="c"))
+        live.write(_event(node, "peer-down", "lost c", peer="c"))
     for node in "ab":
-        live.event(_event(node, "peer-up", "c is back", peer="c"))
+        live.write(_event(node, "peer-up", "c is back", peer="c"))
     assert stream.getvalue().splitlines() == ["1.00 s  !! a: lost c", "1.00 s  a: c is back"]
 
 
@@ -104,7 +104,7 @@ def test_one_line_for_what_members_and_connections_both_tell(plain):
         ("member-here", "b was restarted, at 10.0.0.2:7701"),
         ("member-dead", "b is dead: again"),
     ):
-        live.event(_event("a", name, text, peer="b"))
+        live.write(_event("a", name, text, peer="b"))
     assert stream.getvalue().splitlines() == [
         "1.00 s  a: b is here, at 10.0.0.2:7700",
         "1.00 s  a: b left",
@@ -117,12 +117,12 @@ def test_one_line_for_what_members_and_connections_both_tell(plain):
 
 def test_a_board_that_has_finished_is_not_missed(plain):
     live, stream, _ = plain
-    live.event(_event("b", "finished", "b finished"))
-    live.event(_event("a", "peer-down", "lost b: closed", peer="b"))
-    live.event(_event("a", "peer-left", "b left", peer="b"))
+    live.write(_event("b", "finished", "b finished"))
+    live.write(_event("a", "peer-down", "lost b: closed", peer="b"))
+    live.write(_event("a", "peer-left", "b left", peer="b"))
     assert stream.getvalue() == ""
     for node in "ac":
-        live.event(_event(node, "peer-left", "d left", peer="d"))
+        live.write(_event(node, "peer-left", "d left", peer="d"))
     assert stream.getvalue() == "1.00 s  a: d left\n"
 
 
@@ -130,9 +130,9 @@ def test_a_board_that_has_finished_is_not_missed(plain):
 def test_a_board_that_has_done_all_rounds_is_not_missed(plain, rounds, said):
     """Its neighbours see it go before it has said that it finished."""
     live, stream, _ = plain
-    live.update(_round("a", rounds - 1))
+    live.write(_round("a", rounds - 1))
     before = len(stream.getvalue())
-    live.event(_event("b", "peer-left", "a left", peer="a"))
+    live.write(_event("b", "peer-left", "a left", peer="a"))
     assert stream.getvalue()[before:].splitlines() == said
 
 
@@ -140,8 +140,8 @@ def test_a_board_that_has_done_all_rounds_is_not_missed(plain, rounds, said):
 def test_inputs_in_other_units_are_said_once_when_all_boards_have_told(plain, size):
     live, stream, _ = plain
     for node, p in (("a", 1.0), ("b", size), ("b", size)):  # the last one starts again
-        live.event(_event(node, "holds", f"{node} holds 9 examples", sizes=json.dumps({"column p": p})))
-        live.event(_event(node, "started", f"{node} trains 9 values"))
+        live.write(_event(node, "holds", f"{node} holds 9 examples", sizes=json.dumps({"column p": p})))
+        live.write(_event(node, "started", f"{node} trains 9 values"))
     said = [line for line in stream.getvalue().splitlines() if "holds 9" not in line]
     alarm = "1.00 s  !! column p is about 1000 times as large on b as on others: give all boards the same units"
     assert said == [f"{alarm}, or set data.normalise = board"] * (size > 20)
@@ -150,11 +150,11 @@ def test_inputs_in_other_units_are_said_once_when_all_boards_have_told(plain, si
 def test_who_waits_is_shown_and_forgotten_with_the_next_round(plain):
     live, stream, clock = plain
     clock.s = 3.0
-    live.event(_event("a", "waiting", "round 3: waiting for b for 5 s"))
+    live.write(_event("a", "waiting", "round 3: waiting for b for 5 s"))
     assert "a: round 3: waiting for b for 5 s" in stream.getvalue()
-    live.update(_round("a", 3, t_s=2.0))
+    live.write(_round("a", 3, t_s=2.0))
     clock.s = 6.0
-    live.update(_round("b", 3, t_s=2.0))
+    live.write(_round("b", 3, t_s=2.0))
     assert "waiting" not in stream.getvalue().splitlines()[-1]
 
 
@@ -168,8 +168,8 @@ def test_who_waits_is_shown_and_forgotten_with_the_next_round(plain):
 )
 def test_no_control_characters_without_a_willing_terminal(stream, environ):
     live = Live(["a"], 2, stream=stream, environ=environ)
-    live.event(_event("a", "refused", "refused \x1b[31mred\x07\rtext"))
-    live.update(_round("a", 0))
+    live.write(_event("a", "refused", "refused \x1b[31mred\x07\rtext"))
+    live.write(_round("a", 0))
     live.close()
     text = stream.getvalue()
     assert "refused" in text and not set(text) & set("\x1b\x07\r")
@@ -179,7 +179,7 @@ def test_no_rich_is_plain_lines(monkeypatch):
     monkeypatch.setattr("edgegossip.report.live.find_spec", lambda name: None)
     stream = Terminal()
     live = Live(["a"], 2, stream=stream, environ={})
-    live.update(_round("a", 0))
+    live.write(_round("a", 0))
     live.close()
     assert "round 1/2" in stream.getvalue() and "\x1b" not in stream.getvalue()
 
@@ -187,15 +187,15 @@ def test_no_rich_is_plain_lines(monkeypatch):
 def test_on_a_terminal_every_board_has_a_line_and_events_stay(monkeypatch):
     pytest.importorskip("rich", reason="an extra: pip install '.[report]'")
     monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.delenv("NO_COLOR", raising=False)
     stream = Terminal()
     live = Live(["a", "b"], 4, stream=stream, environ={"TERM": "xterm-256color"})
-    live.update(_round("a", 0, **{"eval/loss": 0.5, "eval/accuracy": 0.75, "time/compute_s": 2.0, "time/round_s": 2.5}))
-    live.event(_event("b", "lost", "lost b: [red]not markup[/red] \x1b]0;title\x07"))
+    live.write(_round("a", 0, **{"eval/loss": 0.5, "eval/accuracy": 0.75, "time/compute_s": 2.0, "time/round_s": 2.5}))
+    live.write(_event("b", "lost", "lost b: [red]not markup[/red] \x1b]0;title\x07"))
     live.close()
     text = stream.getvalue()
-    assert "75.00 %" in text and "most of it compute" in text and "1/4" in text
+    assert "75.00 %" in text and "█" * 24 in text and "1/4" in text
     assert "[red]not markup[/red]" in text and "\x1b]0;" not in text
     assert text.index("lost b: ") < text.rindex("75.00 %")
     assert text.endswith("\x1b[?25h"), "the cursor is shown again"
@@ -204,19 +204,19 @@ def test_on_a_terminal_every_board_has_a_line_and_events_stay(monkeypatch):
 def test_disabled_shows_nothing_and_a_closed_stream_ends_nothing():
     stream = io.StringIO()
     quiet = Live(["a"], 2, stream=stream, enabled=False)
-    quiet.update(_round("a", 0))
-    quiet.event(_event("a", "lost", "lost a"))
+    quiet.write(_round("a", 0))
+    quiet.write(_event("a", "lost", "lost a"))
     quiet.close()
     assert stream.getvalue() == ""
     gone = Live(["a"], 2, stream=stream, environ={})
     stream.close()
-    gone.event(_event("a", "lost", "lost a"))
+    gone.write(_event("a", "lost", "lost a"))
     gone.close()
 
 
 def test_as_a_sink_it_takes_both_kinds_of_record():
     stream = io.StringIO()
-    sink = LiveSink(Live(["a"], 2, stream=stream, environ={}))
+    sink = Live(["a"], 2, stream=stream, environ={})
     sink.metrics("a", 1, {"train/loss": float("nan")})
     sink.event("a", "lost", "lost a")
     sink.close()
@@ -228,10 +228,10 @@ def test_what_may_come_every_round_is_said_once_a_minute(plain):
     for k in range(130):
         missing = "ab"[k % 2]
         text = f"round {k}: went on with 1 answers, without {missing}"
-        live.event(EventRecord("coordinator", 1.0 * k, "stragglers", text, {"missing": missing}))
+        live.write(EventRecord("coordinator", 1.0 * k, "stragglers", text, {"missing": missing}))
         text = f"the answer of {missing} came after its round was over"
-        live.event(EventRecord("coordinator", 1.0 * k + 0.5, "late", text, {"peer": missing}))
-    live.event(_event("coordinator", "refused", "refused the update of a: garbage", peer="a"))
+        live.write(EventRecord("coordinator", 1.0 * k + 0.5, "late", text, {"peer": missing}))
+    live.write(_event("coordinator", "refused", "refused the update of a: garbage", peer="a"))
     lines = [line.split("coordinator: ")[1] for line in stream.getvalue().splitlines()]
     assert lines[:2] == ["round 0: went on with 1 answers, without a", "the answer of a came after its round was over"]
     for k in (60, 120):
@@ -242,15 +242,15 @@ def test_what_may_come_every_round_is_said_once_a_minute(plain):
 @pytest.mark.parametrize("name", ["listening", "started"])
 def test_a_run_that_goes_on_shows_its_round_from_the_start(plain, name):
     live, stream, _ = plain
-    live.event(_event("coordinator", name, "coordinator listens", round=6))
-    live.event(_event("a", "joined", "a joined"))
+    live.write(_event("coordinator", name, "coordinator listens", round=6))
+    live.write(_event("a", "joined", "a joined"))
     live.close()
     assert "round 6/10" in stream.getvalue().splitlines()[-1]
 
 
 def test_a_board_that_starts_again_does_not_speak_for_the_others(plain):
     live, stream, _ = plain
-    live.event(_event("a", "started", "a goes on", round=6))
+    live.write(_event("a", "started", "a goes on", round=6))
     live.close()
     assert "round 0/10" in stream.getvalue().splitlines()[-1]
 
@@ -296,11 +296,11 @@ def test_a_run_that_goes_on_does_not_begin_at_round_0(tmp_path):
     folder.close()
     stream, clock = io.StringIO(), Clock()
     live = Live(["a", "b"], 10, stream=stream, environ={}, clock=clock, before=read_run(folder.path))
-    live.event(EventRecord("a", 5.0, "peer-down", "lost b", {"peer": "b"}))
-    live.event(EventRecord("a", 5.0, "doubt", "a has odd data"))
-    live.update(MetricsRecord("a", 2, 5.5, {}))
+    live.write(EventRecord("a", 5.0, "peer-down", "lost b", {"peer": "b"}))
+    live.write(EventRecord("a", 5.0, "doubt", "a has odd data"))
+    live.write(MetricsRecord("a", 2, 5.5, {}))
     clock.s = 3.0
-    live.event(EventRecord("a", 6.0, "listening", "a listens"))
+    live.write(EventRecord("a", 6.0, "listening", "a listens"))
     lost, doubt, line = stream.getvalue().splitlines()
     assert (lost, doubt) == ("5.00 s  !! a: lost b", "5.00 s  !! a has odd data")
     assert line == "6.00 s wall  round 4/10  training loss 0.5000  sent 8.00 kB"
@@ -344,10 +344,10 @@ def test_times_are_on_the_clock_of_the_first_board():
     """b's own clock began 10 s later than a's; a is lost by the clock of the run."""
     stream = io.StringIO()
     live = Live(["a", "b"], 5, stream=stream, environ={})
-    live.event(EventRecord("b", 1.0, "started", "b trains", {"unix_s": 1011.0}))
-    live.event(EventRecord("a", 1.0, "started", "a trains", {"unix_s": 1001.0}))
-    live.event(EventRecord("b", 3.5, "peer-down", "lost a", {"peer": "a"}))
-    live.update(_round("b", 0))
+    live.write(EventRecord("b", 1.0, "started", "b trains", {"unix_s": 1011.0}))
+    live.write(EventRecord("a", 1.0, "started", "a trains", {"unix_s": 1001.0}))
+    live.write(EventRecord("b", 3.5, "peer-down", "lost a", {"peer": "a"}))
+    live.write(_round("b", 0))
     live.close()
     assert stream.getvalue().startswith("13.5 s  !! b: lost a\n") and "13.5 s wall" in stream.getvalue()
 
@@ -378,8 +378,8 @@ def test_in_a_notebook_a_few_lines_are_replaced(monkeypatch):
     live = Live(["a", "b"], 1000, stream=stream, environ={}, clock=clock)
     for step in range(100):
         clock.s += 0.1
-        live.update(_round("a", step))
-        live.event(_event("a", "notice", f"sentence {step}"))
+        live.write(_round("a", step))
+        live.write(_event("a", "notice", f"sentence {step}"))
     live.close()
     (text,) = notebook.shown
     *said, last = text.splitlines()

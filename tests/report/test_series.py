@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgegossip.report.series import SeriesReader, align, column_mean, column_range, smooth, thin
+from edgegossip.report.series import SeriesReader, align, column_mean, column_range, smooth
 from edgegossip.telemetry.records import MetricsRecord
 
 
@@ -16,15 +16,6 @@ def _series(records):
 
 _floats = st.floats(-1e6, 1e6) | st.just(float("nan"))
 _lines = st.lists(_floats, min_size=1, max_size=300).map(np.array)
-
-
-@given(_lines, st.integers(4, 50))
-def test_thinning_keeps_ends_and_extremes_within_its_limit(y, most):
-    at = thin(y, most)
-    assert at.size <= max(most, 4) and np.all(np.diff(at) > 0)
-    assert at[0] == 0 and at[-1] == y.size - 1
-    if np.isfinite(y).any():
-        assert np.nanmax(y[at]) == np.nanmax(y) and np.nanmin(y[at]) == np.nanmin(y)
 
 
 @given(_lines, st.integers(1, 40))

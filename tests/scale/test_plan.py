@@ -202,7 +202,7 @@ def test_what_a_run_refuses_is_not_planned(recipe, settings):
 
 
 def test_the_command_prints_a_page_or_one_document():
-    call = ["plan", "quickstart-gossip", "--fleet", "pi5-switch", "--devices", "3"]
+    call = ["plan", "quickstart-gossip", "--profile", "pi5-switch", "--boards", "3"]
     page = CliRunner().invoke(cli, call)
     assert page.exit_code == 0 and "3 boards, peer to peer. Modelled: nothing has run." in page.output
     document = json.loads(CliRunner().invoke(cli, [*call, "--json"]).output)

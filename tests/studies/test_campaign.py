@@ -127,7 +127,7 @@ def test_the_command_prints_one_document(tmp_path, capsys):
                 *SETS,
                 "--set",
                 "run.rounds=2",
-                "--out",
+                "--output",
                 str(tmp_path),
                 "--no-plots",
                 "--json",

@@ -4,7 +4,6 @@ import math
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from edgegossip.telemetry.machine import POWER_EVERY_S, Energy, EnergyMeter, MachineSampler
 from edgegossip.telemetry.records import METRICS
-from edgegossip.telemetry.sensors import detect, numbers_of, parse_line, powers, sample
+from edgegossip.telemetry.sensors import Sensor, detect, powers, sample
 from tests.telemetry.trees import NAMES, plant
 
 EXPECTED = {
@@ -52,7 +51,7 @@ def test_a_machine_without_sensors_is_left_in_peace(tmp_path):
 def test_of_two_sensors_the_hottest_counts_and_whichever_sees_it_throttled(turned):
     cool = {"sys/temperature_c": 40.0, "sys/throttled": 1.0, "sys/frequency_hz": 1e9}
     hot = {"sys/temperature_c": 70.0, "sys/throttled": 0.0, "sys/frequency_hz": 2e9}
-    one, two = (SimpleNamespace(read=lambda said=said: said) for said in ((hot, cool) if turned else (cool, hot)))
+    one, two = (Sensor("", lambda said=said: said) for said in ((hot, cool) if turned else (cool, hot)))
     assert sample((one, two)) == {**one.read(), "sys/temperature_c": 70.0, "sys/throttled": 1.0}
 
 
@@ -104,40 +103,6 @@ def test_a_sensor_in_the_supply_comes_before_the_boards_own_rails(tmp_path):
     plant("raspberry-pi-zero-2-ina219", plant("jetson-agx-xavier", tmp_path))
     (best,) = powers(detect(tmp_path))
     assert best.name == "ina2xx" and best.read() == {"sys/power_w": pytest.approx(2.18)}
-
-
-JETPACK_4 = (
-    "RAM 1903/3964MB (lfb 4x4MB) SWAP 0/1982MB (cached 0MB) CPU [12%@1428,5%@1428,off,off] EMC_FREQ 0% GR3D_FREQ 0% "
-    "PLL@37C CPU@39.5C PMIC@100C GPU@38C AO@46C thermal@39C POM_5V_IN 2546/2546 POM_5V_GPU 40/42 POM_5V_CPU 480/499"
-)
-JETPACK_5 = (
-    "11-21-2026 20:00:00 RAM 2100/6854MB SWAP 0/3427MB (cached 0MB) CPU [3%@1510,0%@729,0%@1510,0%@729] GR3D_FREQ 0% "
-    "cpu@48.5C soc2@47.1C tj@49.5C VDD_IN 4880mW/4880mW VDD_CPU_GPU_CV 1049mW/1049mW VDD_SOC 1410mW/1410mW"
-)
-
-
-def test_tegrastats_lines_of_two_generations():
-    assert parse_line(JETPACK_4) == {"sys/power_w": 2.546, "sys/temperature_c": 46.0, "sys/frequency_hz": 1.428e9}
-    assert parse_line(JETPACK_5) == {"sys/power_w": 4.88, "sys/temperature_c": 49.5, "sys/frequency_hz": 1.1195e9}
-    memory = "RAM 1/2MB (lfb 4x4MB) SWAP 0/1982MB (cached 0MB) IRAM 0/252kB(lfb 252kB)"
-    assert parse_line(memory) == parse_line("") == {}
-
-
-def test_tegrastats_is_read_where_nothing_else_says_what_a_board_takes(tmp_path):
-    program = tmp_path / "usr/bin/tegrastats"
-    program.parent.mkdir(parents=True)
-    program.write_text(f"#!/bin/sh\necho '{JETPACK_4}'\necho '{JETPACK_5}'\nprintf 'RAM 1'\nexec sleep 60\n")
-    program.chmod(0o755)
-    (sensor,) = detect(tmp_path)
-    try:
-        until = time.monotonic() + 10
-        while not (values := sensor.read()) and time.monotonic() < until:
-            time.sleep(0.01)
-        assert values == sensor.read() == parse_line(JETPACK_5)
-    finally:
-        sensor.close()
-    plant("jetson-nano", tmp_path)
-    assert "tegrastats" not in [s.name for s in detect(tmp_path)]
 
 
 @pytest.mark.parametrize("seconds_between", [0.02, POWER_EVERY_S])
@@ -235,4 +200,3 @@ def test_a_machine_gives_energy_from_its_beginning_and_heat_once_a_second(tmp_pa
 
 def test_this_machine_answers_whatever_it_has():
     assert all(isinstance(v, float) for v in sample(detect()).values())
-    assert numbers_of([Path("/nonexistent")]) == []

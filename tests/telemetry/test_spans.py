@@ -196,8 +196,8 @@ def test_parts_always_add_up_to_the_wall_time(tree, data):
     assert all(sum(t.parts_ns.values()) == t.round_ns for t in finished)
     for times in finished:
         stretches = dict.fromkeys(PARTS, 0)
-        for part, ns in times.spans_ns:
-            stretches[part] += ns
+        for span, ns, _ in times.log:
+            stretches[span.part] += ns
         assert stretches == times.parts_ns
     assert sum(t.round_ns for t in finished) == wall.ns - start_ns
     if not charging:

@@ -34,18 +34,9 @@ _PI_BITS = (
     (2, "the processor is throttled", "give it a heat sink or a fan"),
     (3, "the processor is at its soft temperature limit", "give it a heat sink or a fan"),
 )
-_CAPPED = 0.95  # share of its clock that a processor may use
 _TORCH = ((2, 9), (2, 13))
-# Of the board's name: the number of its GPU's architecture (developer.nvidia.com/cuda/gpus)
-_JETSON_GPUS = (("Thor", 110), ("Orin", 87), ("Xavier", 72), ("Nano", 53))
 _JETPACKS = {32: "4", 34: "5", 35: "5", 36: "6", 38: "7", 39: "7"}  # by Jetson Linux
 _FIRST_CUDA_13 = 38  # Jetson Linux; of earlier ones NVIDIA's torch ends at 2.8
-_JETSON_TORCH = "docs/training.md, Jetson"
-# What a torch that cannot be imported lacks, with the cure.
-_LACKS = (
-    (re.compile(r"libnvpl|libcudss"), "pip install nvpl-blas nvpl-lapack nvidia-cudss-cu13"),
-    (re.compile(r"lib\w+\.so\.1[12]\b"), "it is for JetPack 6 or older, take one for CUDA 13"),
-)
 _OLD_ARM = re.compile(r"Raspberry Pi (3|4|Zero 2|Compute Module [34])|Jetson Nano|Coral|Phanbell", re.IGNORECASE)
 
 
@@ -129,10 +120,6 @@ def governor(facts: Facts) -> Iterator[DoctorFinding]:
         yield DoctorFinding("warning", "governor", text)
     elif facts.governors:
         yield DoctorFinding("good", "governor", f"the clock goes by {', '.join(sorted(set(facts.governors)))}")
-    if facts.allowed_hz and facts.highest_hz and facts.allowed_hz < _CAPPED * facts.highest_hz:
-        clocks = f"{facts.allowed_hz / 1e6:.0f} of {facts.highest_hz / 1e6:.0f} MHz"
-        text = f"the clock may not go above {clocks}: write the higher number, in kHz, into scaling_max_freq of cpufreq"
-        yield DoctorFinding("warning", "governor", text)
 
 
 def power(facts: Facts) -> Iterator[DoctorFinding]:
@@ -146,53 +133,19 @@ def power(facts: Facts) -> Iterator[DoctorFinding]:
 
 
 def jetson(facts: Facts) -> Iterator[DoctorFinding]:
-    """Look whether a Jetson's JetPack and torch let it train on its GPU."""
+    """Look whether there is a torch for the GPU of a Jetson with this JetPack; whether this one
+    computes there, `visit` tries."""
     if facts.jetson_linux is None:
         return
     linux = int(facts.jetson_linux.partition(".")[0])
     jetpack = f"JetPack {_JETPACKS[linux]}" if linux in _JETPACKS else "a JetPack that nobody tried here"
     jetpack += f" (Jetson Linux {facts.jetson_linux})"
-    if facts.torch_build is not None and facts.torch_build.cuda is None and linux < _FIRST_CUDA_13:
-        board = facts.board or ""
-        cure = "JetPack 7.2 has one for the GPU" if "Orin" in board else "no newer JetPack takes this board"
-        text = f"{jetpack} trains on its CPU, as NVIDIA's torch for its GPU ends before 2.9: {cure}"
-        yield DoctorFinding("warning", "jetson", text)
+    if linux >= _FIRST_CUDA_13:
+        yield DoctorFinding("good", "jetson", f"the system is {jetpack}")
         return
-    yield DoctorFinding("good", "jetson", f"the system is {jetpack}")
-    yield from _torch_of_jetson(facts)
-
-
-def _torch_of_jetson(facts: Facts) -> Iterator[DoctorFinding]:
-    build, torch = facts.torch_build, f"torch {facts.packages.get('torch')}"
-    own = next((number for word, number in _JETSON_GPUS if word in (facts.board or "")), None)
-    if build is None:
-        return  # `versions` says so
-    if build.trouble is not None:
-        cure = next((cure for sign, cure in _LACKS if sign.search(build.trouble)), f"install another ({_JETSON_TORCH})")
-        yield DoctorFinding("bad", "jetson", f"{torch} cannot be imported ({build.trouble}): {cure}")
-    elif build.cuda is None:
-        text = f"{torch} is built without CUDA, so this board trains on its CPU: install one that has "
-        yield DoctorFinding("warning", "jetson", f"{text}{f'sm_{own}' if own else 'its GPU'} ({_JETSON_TORCH})")
-    elif not build.architectures:
-        cure = {
-            "missing": "its devices are missing; switch the board off and on, or start the container with the GPU",
-            "closed": "this user may not open it; `sudo usermod -aG video,render $USER`, and log in again",
-        }.get(facts.gpu or "", f"take one for this JetPack's CUDA ({_JETSON_TORCH})")
-        yield DoctorFinding("warning", "jetson", f"{torch}, built for CUDA {build.cuda}, sees no GPU: {cure}")
-    elif own and not _has_kernels(build.architectures, own):
-        text = f"{torch} is built for {', '.join(build.architectures)}, and this GPU is sm_{own}, so a run ends at its first "
-        yield DoctorFinding(
-            "bad", "jetson", f'{text}product: install another ({_JETSON_TORCH}), or training.device = "cpu"'
-        )
-    else:
-        yield DoctorFinding("good", "jetson", f"{torch} is built for this GPU, with CUDA {build.cuda}")
-
-
-def _has_kernels(architectures: Sequence[str], own: int) -> bool:
-    """Return whether the GPU runs one of these: a Jetson no other binary than its own, and what was
-    left in PTX for it or an older one (CUDA C++ Programming Guide, binary compatibility)."""
-    ptx = [int(name.removeprefix("compute_")) for name in architectures if re.fullmatch(r"compute_\d+", name)]
-    return f"sm_{own}" in architectures or any(number <= own for number in ptx)
+    newer = "JetPack 7.2 has one for the GPU" if "Orin" in (facts.board or "") else "no newer JetPack takes this board"
+    text = f"{jetpack} trains on its CPU, as NVIDIA's torch for its GPU ends before 2.9: {newer}"
+    yield DoctorFinding("warning", "jetson", text)
 
 
 def wear(facts: Facts) -> Iterator[DoctorFinding]:
@@ -207,10 +160,6 @@ def wear(facts: Facts) -> Iterator[DoctorFinding]:
             yield DoctorFinding("warning", "wear", text)
         else:
             yield DoctorFinding("good", "wear", f"{device} has used up to {10 * life} % of its life")
-    for device, left in facts.spares:
-        if left >= 2:
-            text = f"{device} has used {80 if left == 2 else 90} % of its spare blocks: replace it soon"
-            yield DoctorFinding("warning" if left == 2 else "bad", "wear", text)
 
 
 def storage(facts: Facts) -> Iterator[DoctorFinding]:
@@ -330,12 +279,11 @@ def visit(
     identity: Path | None,
     ports: Sequence[int],
     peers: Sequence[tuple[str, int]],
-    matrix: bool,
     device: Callable[[], str] | None,
 ) -> dict[str, Any]:
     """Return the document of `doctor --json`. `links` is this machine's row of the fleet's
-    bandwidth matrix; with `matrix` the peers' rows, too, one link after the other. `device`
-    computes a little where the board is to train, and says where that is."""
+    bandwidth matrix. `device` computes a little where the board is to train, and says where that
+    is."""
     facts = gather(folder=folder)
     found = examine(facts)
     if device is not None:
@@ -354,9 +302,6 @@ def visit(
             continue
         found += peer(name, rate, link_test.own_versions(), _mtu_towards(host, port))
         links.append({"from": hostname(), "to": name, **asdict(rate)})
-    if matrix:
-        rows, troubles = _between(peers)
-        links, found = links + rows, found + troubles
     found = ordered(found)
     return {
         "host": hostname(),
@@ -382,22 +327,6 @@ def _mtu_towards(host: str, port: int) -> int | None:
     names = [name for name, kinds in psutil.net_if_addrs().items() if any(kind.address == own for kind in kinds)]
     stats = psutil.net_if_stats()
     return next((min(stats[name].mtu, _MAX_MTU) for name in names if name in stats), None)
-
-
-def _between(peers: Sequence[tuple[str, int]]) -> tuple[list[dict[str, Any]], list[DoctorFinding]]:
-    """Return what each peer measures to each other one."""
-    rows, troubles = [], []
-    for near in peers:
-        for far in peers:
-            if near == far:
-                continue
-            try:
-                rate = link_test.measure_from(*near, far)
-            except PeerError as error:
-                troubles.append(DoctorFinding("bad", "link", str(error)))
-                continue
-            rows.append({"from": f"{near[0]}:{near[1]}", "to": f"{far[0]}:{far[1]}", **asdict(rate)})
-    return rows, troubles
 
 
 def _of_identity(folder: Path, now_s: float) -> list[DoctorFinding]:
@@ -438,21 +367,6 @@ def text_of(document: dict[str, Any]) -> str:
     mark = {"bad": "!!", "warning": " !", "good": "ok"}
     lines = [f"{document['host']}{' (' + document['board'] + ')' if document['board'] else ''}"]
     lines += [f"{mark[f['level']]}  {f['about']:<12}  {f['text']}" for f in document["findings"]]
-    if len({link["from"] for link in document["links"]}) > 1:
-        lines += ["", *_matrix(document["links"])]
     bad, warnings = document["bad"], document["warnings"]
     lines.append(f"{bad} to put right, {warnings} to know of" if bad or warnings else "nothing found wrong")
     return "\n".join(lines)
-
-
-def _matrix(links: Sequence[dict[str, Any]]) -> list[str]:
-    """Lay out the Mbit/s from each machine to each other one."""
-    rates = {(link["from"], link["to"]): link["up_bits_per_s"] / 1e6 for link in links}
-    to = list(dict.fromkeys(link["to"] for link in links))
-    rows = [["Mbit/s from", *to]]
-    rows += [
-        [near, *(f"{rates[near, far]:.1f}" if (near, far) in rates else "-" for far in to)]
-        for near in dict.fromkeys(link["from"] for link in links)
-    ]
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

@@ -4,30 +4,23 @@ in for "/"."""
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from edgegossip.telemetry.machine import board_name, package_version, power_mode, power_modes
-from edgegossip.telemetry.sensors import THROTTLED, ThermalZones, found, number_of, text_of, throttled_bits
+from edgegossip.telemetry.sensors import THROTTLED, found, hottest, memory_of, number_of, text_of, throttled_bits, zones
 
 PACKAGES = ("edgegossip", "numpy", "torch", "grpcio", "protobuf", "psutil", "flwr")
 _OWN_CLOCK = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")  # scaling_driver
 _TIME_ERROR = 5  # adjtimex(2): the clock is not synchronised
 _TIMEX_BYTES = 512  # more than struct timex has
-# What CUDA opens first: on an Orin with JetPack 6 and later, with JetPack 5, on a Thor
-_GPU_NODES = ("dev/nvgpu/igpu0/ctrl", "dev/nvhost-ctrl-gpu", "dev/nvidiactl")
-_ASK_TORCH = "import json, torch; print(json.dumps([torch.version.cuda, torch.cuda.get_arch_list()]))"
-_ASK_TORCH_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +30,6 @@ class Interface:
     name: str
     mtu: int
     wireless_dbm: float | None = None  # level of the signal; None: by wire, or not told
-
-
-@dataclass(frozen=True, slots=True)
-class TorchBuild:
-    """Says for which GPUs torch was built."""
-
-    cuda: str | None = None  # such as "13.2"; None: for the CPU alone
-    architectures: tuple[str, ...] = ()  # such as "sm_87", or "compute_90"; none where it sees no GPU
-    trouble: str | None = None  # why it cannot be imported
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +45,10 @@ class Facts:
     power_mode: str | None = None  # of a Jetson, such as "15W"
     power_modes: tuple[tuple[int, str], ...] = ()  # all that it has: number, name
     jetson_linux: str | None = None  # the release of a Jetson's system (L4T), such as "39.2.0"
-    gpu: Literal["open", "closed", "missing"] | None = None  # a Jetson's, to this user
-    torch_build: TorchBuild | None = None  # of a Jetson with torch
     throttled: int | None = None  # the firmware's bits, see edgegossip.telemetry.sensors
     temperature_c: float | None = None
     governors: tuple[str, ...] = ()  # of cpufreq
-    allowed_hz: float | None = None  # highest clock that cpufreq may choose, of the slowest policy by its share
-    highest_hz: float | None = None  # that the same policy's cores have
     wear: tuple[tuple[str, int], ...] = ()  # (block device, eMMC life time estimate: 1 is up to 10 % used, 11 is over)
-    spares: tuple[tuple[str, int], ...] = ()  # (block device, eMMC pre_eol_info: 1 normal, 2 80 % used, 3 90 %)
     memory_bytes: int | None = None
     available_bytes: int | None = None
     swap_used_bytes: int | None = None
@@ -82,30 +61,21 @@ def gather(root: Path = Path("/"), folder: Path = Path(".")) -> Facts:
     """Look at this machine. `folder`: where runs are kept. What is not a file under `root` is asked
     of this machine."""
     real = root == Path("/")
-    memory = _meminfo(root)
-    zones = ThermalZones.find(root)
-    allowed_hz, highest_hz = _clock_limits(root)
-    packages = {name: package_version(name, sys.path) for name in PACKAGES}
-    release = jetson_linux(root)
+    memory = memory_of(root / "proc/meminfo")
     return Facts(
         board=board_name(root / "proc/device-tree"),
         machine=platform.machine(),
         python=sys.version_info[:2],
-        packages=packages,
+        packages={name: package_version(name, sys.path) for name in PACKAGES},
         unix_s=time.time(),
         clock_synchronised=_clock_synchronised() if real else None,
         power_mode=power_mode(root),
         power_modes=power_modes(root),
-        jetson_linux=release,
-        gpu=_gpu(root) if release else None,
-        torch_build=torch_build() if release and packages["torch"] else None,
-        throttled=next((bits for f in found(root, *THROTTLED) if (bits := throttled_bits(f)) is not None), None),
-        temperature_c=zones.read().get("sys/temperature_c") if zones else None,
+        jetson_linux=jetson_linux(root),
+        throttled=throttled_bits(found(root, *THROTTLED)),
+        temperature_c=hottest(zones(root)),
         governors=_governors(root),
-        allowed_hz=allowed_hz,
-        highest_hz=highest_hz,
-        wear=_emmc(root, "life_time"),
-        spares=_emmc(root, "pre_eol_info"),
+        wear=_wear(root),
         memory_bytes=memory.get("MemTotal"),
         available_bytes=memory.get("MemAvailable"),
         swap_used_bytes=memory["SwapTotal"] - memory["SwapFree"]
@@ -122,29 +92,6 @@ def jetson_linux(root: Path = Path("/")) -> str | None:
     ..."; None on other machines, and in containers to which nobody hands the file."""
     found = re.match(r"#\s*R(\d+)\s*\(release\),\s*REVISION:\s*([\d.]+)", text_of(root / "etc/nv_tegra_release") or "")
     return f"{found[1]}.{found[2]}" if found else None
-
-
-def torch_build() -> TorchBuild:
-    """Ask torch for which GPUs it was built, in a process of its own: one that does not fit may end
-    it."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _ASK_TORCH], capture_output=True, text=True, errors="replace", timeout=_ASK_TORCH_S
-        )
-    except subprocess.TimeoutExpired:
-        return TorchBuild(trouble=f"it takes longer than {_ASK_TORCH_S:.0f} s")
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"the process ends with {done.returncode}"])[-1]
-        return TorchBuild(trouble=last.partition(": ")[2] or last)
-    cuda, architectures = json.loads(done.stdout.strip().splitlines()[-1])
-    return TorchBuild(cuda, tuple(architectures))
-
-
-def _gpu(root: Path) -> Literal["open", "closed", "missing"]:
-    there = [node for name in _GPU_NODES if (node := root / name).exists()]
-    if not there:
-        return "missing"
-    return "open" if os.access(there[0], os.R_OK | os.W_OK) else "closed"
 
 
 def _clock_synchronised() -> bool | None:
@@ -166,41 +113,14 @@ def _governors(root: Path) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name))
 
 
-def _clock_limits(root: Path) -> tuple[float | None, float | None]:
-    """Return what cpufreq may choose and what the cores have, Hz; of several policies (big and
-    little cores) that which is held down most."""
-    limits = []
-    for policy in found(root, "sys/devices/system/cpu/cpufreq/policy*"):
-        allowed, highest = number_of(policy / "scaling_max_freq"), number_of(policy / "cpuinfo_max_freq")
-        if allowed and highest:
-            limits.append((1000 * allowed, 1000 * highest))
-    return min(limits, key=lambda pair: pair[0] / pair[1], default=(None, None))
-
-
-def _emmc(root: Path, name: str) -> tuple[tuple[str, int], ...]:
+def _wear(root: Path) -> tuple[tuple[str, int], ...]:
     """Return the worst figure of each device that has any: an SD card seldom does, eMMC always."""
     rows = []
-    for file in found(root, f"sys/block/mmcblk*/device/{name}"):
-        words = (text_of(file) or "").split()
-        worst = max((int(w, 16) for w in words if w.startswith("0x") and len(w) == 4 and _is_hex(w)), default=0)
-        if worst:  # 0 is "not told"
+    for file in found(root, "sys/block/mmcblk*/device/life_time"):
+        words = re.findall(r"\b0x([0-9a-fA-F]{2})\b", text_of(file) or "")
+        if worst := max((int(word, 16) for word in words), default=0):  # 0 is "not told"
             rows.append((file.parts[-3], worst))
     return tuple(rows)
-
-
-def _is_hex(word: str) -> bool:
-    return all(letter in "0123456789abcdefABCDEF" for letter in word[2:])
-
-
-def _meminfo(root: Path) -> dict[str, int]:
-    """Read proc/meminfo (proc(5)): bytes by name."""
-    values = {}
-    for line in (text_of(root / "proc/meminfo") or "").splitlines():
-        name, _, rest = line.partition(":")
-        words = rest.split()
-        if words and words[0].isdigit():
-            values[name.strip()] = 1024 * int(words[0])
-    return values
 
 
 def _free(folder: Path) -> int | None:

@@ -7,6 +7,5 @@ build       boards.py what is known of a board; rootfs.py Debian; wheel.py and c
 configure   configure.py puts a provisioning bundle onto the boot partition; cloud_init.py does the
             same for a stock card
 verify      verify.py looks an image through, private_keys.py for what must not be in it
-flash       block_devices.py what the machine says of its disks, refusals.py the decision,
-            flashing.py the bytes
+flash       refusals.py what lsblk says of a disk and the decision, flashing.py the bytes
 """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 
 from edgegossip.choices import did_you_mean
@@ -68,19 +70,23 @@ BOARDS = MappingProxyType({board.name: board for board in _ALL})
 # Boards with a system of their own that takes the wheel of one of these: JetPack 7.2 that of
 # Debian 13, JetPack 6 that of Debian 12
 _ALSO = (BoardKind("jetson-orin-nano", "NVIDIA Jetson Orin", (TRIXIE, BOOKWORM), "nothing"),)
-_CLIENTS = MappingProxyType({**BOARDS, **{board.name: board for board in _ALSO}})
+CLIENTS = MappingProxyType({**BOARDS, **{board.name: board for board in _ALSO}})
 
 
-def client_board(name: str) -> BoardKind:
-    """Return the board whose client a board of this name runs: also boards that start from no image
-    of ours. Raises ConfigError."""
-    if name not in _CLIENTS:
-        raise ConfigError(f"no client for board {name!r}: one of {', '.join(_CLIENTS)}{did_you_mean(name, _CLIENTS)}")
-    return _CLIENTS[name]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildFrom:
+    """Says for which board something is built, and of what."""
 
+    board: str
+    suite: str = ""  # of Debian; empty: the board's usual one
+    mirror: str | None = None  # Debian's archive; None: that of this machine's apt
+    source: Path | None = None  # a checkout; None: the one that this package runs from
+    cache: Path | None = None  # where finished steps are kept; None: in the user's cache
 
-def board(name: str) -> BoardKind:
-    """Return the board of this name. Raises ConfigError with the nearest valid choice."""
-    if name not in BOARDS:
-        raise ConfigError(f"no image for board {name!r}: one of {', '.join(BOARDS)}{did_you_mean(name, BOARDS)}")
-    return BOARDS[name]
+    def kind(self, known: Mapping[str, BoardKind] = BOARDS) -> BoardKind:
+        """Return the board of this name among those `known`, with this suite. Raises ConfigError
+        with the nearest valid choice."""
+        if self.board not in known:
+            hint = did_you_mean(self.board, known)
+            raise ConfigError(f"--board {self.board}: nothing is built for it; there are {', '.join(known)}{hint}")
+        return known[self.board].with_suite(self.suite)

@@ -20,7 +20,6 @@ from typing import Any
 from edgegossip import __version__
 from edgegossip.files import expanded
 from edgegossip.fleet.image import (
-    boards,
     client,
     disk,
     filesystems,
@@ -30,7 +29,7 @@ from edgegossip.fleet.image import (
     tools,
     wheel,
 )
-from edgegossip.fleet.image.boards import BoardKind
+from edgegossip.fleet.image.boards import CLIENTS, BoardKind, BuildFrom
 from edgegossip.fleet.image.rootfs import Mirrors
 from edgegossip.fleet.image.steps import Done, Echo, Step, tree_hash
 from edgegossip.types import ConfigError, HostError, UsageError
@@ -47,8 +46,6 @@ NEEDS = ("mmdebstrap", "arch-test", "qemu-aarch64-static", "aarch64-linux-gnu-g+
 CARD_NEEDS = ("mkfs.vfat", "mmd", "mcopy", "mke2fs", "debugfs")
 _METADATA = ("pyproject.toml", "README.md", "LICENSE")  # of which a wheel's metadata is made
 _MODULES = ("nanobind", "cmake", "ninja", "scikit_build_core", "uv")
-_BINFMT = Path("/proc/sys/fs/binfmt_misc")
-_EMULATOR = Path("/usr/lib/binfmt.d/qemu-aarch64.conf")  # of Debian's qemu-user-static
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +76,11 @@ class Built:
         return {"image": str(self.image), **self.about, "steps": done, "seconds": self.seconds}
 
 
-def build_image(
-    name: str,
-    output: Path,
-    mirror: str | None,
-    source: Path | None,
-    cache: Path | None,
-    echo: Echo,
-    *,
-    suite: str = "",
-    fresh: bool = False,
-) -> Built:
-    """Make the image of a kind of board, with what it is beside it as IMAGE.json. `mirror`,
-    `source` and `cache` are found where they are None, the `suite` of Debian where it is empty;
-    `fresh` fetches Debian's packages again. Raises EdgegossipError."""
+def build_image(asked: BuildFrom, output: Path, echo: Echo, *, fresh: bool = False) -> Built:
+    """Make the image of a kind of board, with what it is beside it as IMAGE.json; `fresh` fetches
+    Debian's packages again. Raises EdgegossipError."""
     start = time.monotonic()
-    request = _request_of(boards.board(name), suite, output, mirror, source, cache)
+    request = _request_of(asked, asked.kind(), output)
     if fresh:
         for old in (*request.cache.glob("debian-*"), *request.cache.glob("sysroot-*")):
             shutil.rmtree(old) if old.is_dir() else old.unlink()
@@ -106,19 +92,10 @@ def build_image(
     return Built(request.output, about, tuple(done.values()), time.monotonic() - start)
 
 
-def build_wheel(
-    name: str,
-    output: Path,
-    mirror: str | None,
-    source: Path | None,
-    cache: Path | None,
-    echo: Echo,
-    *,
-    suite: str = "",
-) -> Path:
+def build_wheel(asked: BuildFrom, output: Path, echo: Echo) -> Path:
     """Make our wheel for the Debian of a kind of board, in the folder `output`. Raises
     EdgegossipError."""
-    request = _request_of(boards.client_board(name), suite, output, mirror, source, cache)
+    request = _request_of(asked, asked.kind(CLIENTS), output)
     (made,) = _made(request, ("wheel",), echo)["wheel"].folder.glob("*.whl")
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -127,22 +104,12 @@ def build_wheel(
         raise HostError(f"{output}: {(error.strerror or str(error)).lower()}") from error
 
 
-def build_release(
-    name: str,
-    output: Path,
-    mirror: str | None,
-    source: Path | None,
-    cache: Path | None,
-    echo: Echo,
-    *,
-    suite: str = "",
-    with_packages: bool = False,
-) -> Path:
+def build_release(asked: BuildFrom, output: Path, echo: Echo, *, with_packages: bool = False) -> Path:
     """Make our package as a board of that kind has it, and the list of packages that it needs, in
     the new folder `output`; on request with these packages. Raises EdgegossipError."""
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} is there already: name a new folder, as all that is in it becomes the release")
-    request = _request_of(boards.client_board(name), suite, output, mirror, source, cache)
+    request = _request_of(asked, asked.kind(CLIENTS), output)
     layers = ("packages", "release") if with_packages else ("release",)
     done = _made(request, layers, echo)
     aside = output.with_name(f".{output.name}.part")
@@ -172,13 +139,11 @@ def _made(request: Request, names: Sequence[str], echo: Echo) -> dict[str, Done]
     return steps.carry_out([step for step in every.values() if step.name in wanted], request.cache, echo)
 
 
-def _request_of(
-    board: BoardKind, suite: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None
-) -> Request:
+def _request_of(asked: BuildFrom, board: BoardKind, output: Path) -> Request:
     """Complete what the command line left out. Raises EdgegossipError."""
-    mirrors = rootfs.parse_mirrors(mirror) if mirror else rootfs.apt_mirrors()
-    cache = cache or Path(os.environ.get("XDG_CACHE_HOME") or expanded("~/.cache")) / "edgegossip" / "images"
-    return Request(board.with_suite(suite), output, source_of(source), cache, mirrors, epoch())
+    mirrors = rootfs.parse_mirrors(asked.mirror) if asked.mirror else rootfs.apt_mirrors()
+    cache = asked.cache or Path(os.environ.get("XDG_CACHE_HOME") or expanded("~/.cache")) / "edgegossip" / "images"
+    return Request(board, output, source_of(asked.source), cache, mirrors, epoch())
 
 
 def source_of(folder: Path | None) -> Path:
@@ -209,24 +174,6 @@ def _check_machine(*programs: str) -> None:
     if os.geteuid():
         again = tools.with_sudo("image ... --cache DIR")
         raise HostError(f"building a root file system needs root, for the owners of its files: say it again as {again}")
-    if os.uname().machine != "aarch64":
-        register_emulator(_BINFMT, _EMULATOR)
-
-
-def register_emulator(binfmt: Path, emulator: Path) -> None:
-    """Let this machine run programs of aarch64 by themselves, as systemd does when it starts: a
-    container or a machine that has just installed the emulator does not yet. It lasts until the
-    machine is switched off. Raises HostError."""
-    try:
-        if not (binfmt / "register").exists():
-            tools.run(["mount", "-t", "binfmt_misc", "none", binfmt], 20.0)
-        if not (binfmt / emulator.stem).exists():
-            (binfmt / "register").write_text(emulator.read_text().strip())
-    except OSError as error:
-        raise HostError(
-            f"this machine runs no programs of aarch64, and {emulator} cannot be registered in {binfmt} "
-            f"({error.strerror}): in a container, register it on its host: systemctl restart systemd-binfmt"
-        ) from None
 
 
 def plan(request: Request) -> tuple[Step, ...]:

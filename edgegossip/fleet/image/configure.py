@@ -72,10 +72,20 @@ def _put_bundle(image: Path, offset: int, bundle_file: Path) -> None:
 
 def layout(image: Path) -> tuple[Partition, Partition]:
     """Find boot and root file system in a card's image. Raises DataError."""
+    found = partitions(image)
+    if [p.kind for p in found] != [disk.FAT32_LBA, disk.LINUX]:
+        raise DataError(
+            f"{image} has other partitions than a boot and a root file system: it is no card of this program"
+        )
+    return found[0], found[1]
+
+
+def partitions(image: Path) -> tuple[Partition, ...]:
+    """Read the partition table of an image. Raises DataError."""
     try:
         with open(image, "rb") as stream:
             head = stream.read(SECTOR)
-        return disk.boot_and_root(head, image.stat().st_size)
+        return disk.parse_partitions(head, image.stat().st_size)
     except OSError as error:
         raise DataError(f"{image}: {(error.strerror or str(error)).lower()}") from error
     except DataError as error:

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from edgegossip.fleet.image.filesystems import all_of, make_ext4, make_fat
 from edgegossip.types import DataError
@@ -22,7 +23,7 @@ ALIGNMENT = 4 << 20  # bytes; erase blocks of cards
 DISK_ID = 0x65646765
 _ENTRIES, _SIGNATURE = 446, b"\x55\xaa"
 _PROTECTIVE = 0xEE
-_CHUNK = 4 << 20
+_CHUNK = 1 << 16
 _NO_CHS = b"\xfe\xff\xff"  # cylinder, head and sector of what lies beyond them: read the LBA
 
 
@@ -78,14 +79,6 @@ def parse_partitions(sector: bytes, total: int) -> tuple[Partition, ...]:
     return tuple(found)
 
 
-def boot_and_root(sector: bytes, total: int) -> tuple[Partition, Partition]:
-    """Return the FAT partition and the root file system. Raises DataError."""
-    found = parse_partitions(sector, total)
-    if [p.kind for p in found] != [FAT32_LBA, LINUX]:
-        raise DataError("it has other partitions than a boot and a root file system: it is no card of this program")
-    return found[0], found[1]
-
-
 def assemble(boot: Path, root: Path, card: Path, boot_bytes: int, epoch: int) -> tuple[Partition, Partition]:
     """Make the file systems of the two folders and `card` of them. Raises HostError."""
     work = card.parent
@@ -100,7 +93,7 @@ def assemble(boot: Path, root: Path, card: Path, boot_bytes: int, epoch: int) ->
         stream.truncate(second.end)
         stream.write(partition_table((first, second)))
         for image, partition in ((boot_image, first), (root_image, second)):
-            _pour(image, stream.fileno(), partition.start)
+            _pour(image, stream, partition.start)
             image.unlink()
     return first, second
 
@@ -116,7 +109,7 @@ def copy_sparse(source: Path, target: Path) -> None:
     """Copy a file, holes as holes. Raises OSError."""
     with open(target, "wb") as stream:
         stream.truncate(source.stat().st_size)
-        _pour(source, stream.fileno(), 0)
+        _pour(source, stream, 0)
 
 
 def sha256(file: Path) -> str:
@@ -125,24 +118,12 @@ def sha256(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _pour(source: Path, target: int, offset: int) -> None:
-    """Copy what is written of a file, by the kernel's map of its holes; what is not, is zeros at
-    the target already."""
-    descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        size = end = os.fstat(descriptor).st_size
-        at = 0
-        while at < size:
-            try:
-                at = os.lseek(descriptor, at, os.SEEK_DATA)
-                end = os.lseek(descriptor, at, os.SEEK_HOLE)
-            except OSError:  # ENXIO: nothing but a hole from here on
-                break
-            while at < end:
-                data = os.pread(descriptor, min(_CHUNK, end - at), at)
-                if not data:
-                    break
-                os.pwrite(target, data, offset + at)
-                at += len(data)
-    finally:
-        os.close(descriptor)
+def _pour(source: Path, target: BinaryIO, offset: int) -> None:
+    """Copy what is not zeros, which the target is already."""
+    zeros = bytes(_CHUNK)
+    with open(source, "rb") as stream:
+        while data := stream.read(_CHUNK):
+            if data != zeros[: len(data)]:
+                target.seek(offset)
+                target.write(data)
+            offset += len(data)

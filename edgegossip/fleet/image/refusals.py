@@ -1,25 +1,54 @@
-"""Whether a device may be overwritten. Pure: facts in, reasons out. Every rule is a function, and
-any of them is enough to refuse."""
+"""Whether a device may be overwritten, by what lsblk says of it. That nothing uses it is the
+kernel's to say: whoever writes opens it for itself alone (flashing.py)."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from edgegossip.fleet.image.block_devices import Device, Facts, Mount
+from edgegossip.fleet.image.tools import run
+from edgegossip.types import HostError
 
-_SYSTEM = ("/", "/boot", "/boot/efi", "/usr", "/var", "/home", "/nix", "/run/live/medium")
+_COLUMNS = "KNAME,PKNAME,PATH,MAJ:MIN,TYPE,SIZE,RM,TRAN,VENDOR,MODEL,FSTYPE,MOUNTPOINTS"
 # Disks to lsblk, and made of something else: another disk, memory, another machine.
 _MADE_UP = re.compile(r"(bcache|zram|ram|zd|drbd|nbd|rbd)\d+")
-_PARTS_OF_MORE = {
-    "LVM2_member": "LVM",
-    "bcache": "bcache",
-    "drbd": "DRBD",
-    "ceph_bluestore": "Ceph",
-    "mpath_member": "multipath",
-}
 _PART_OF_A_CARD = re.compile(r"mmcblk\d+(boot\d+|rpmb|gp\d+)")
+# What is on a part of something over several disks that is not assembled now, so that nothing uses
+# it: it holds what the others cannot replace.
+_PART_OF_MORE = re.compile(r"\w+_member|bcache|drbd|ceph_bluestore")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Holds what lsblk says of a device, with what is on it or stacked on it. `number` is
+    MAJOR:MINOR, `size` bytes."""
+
+    name: str
+    path: str
+    number: str
+    kind: str  # disk, part, loop, rom, crypt, lvm, raid1, mpath, ...
+    size: int
+    parent: str = ""  # name of the disk that a partition is of
+    removable: bool = False
+    transport: str = ""
+    label: str = ""  # maker and model
+    file_system: str = ""
+    mounts: tuple[str, ...] = ()
+    children: tuple[Device, ...] = ()
+
+    def family(self) -> Iterator[Device]:
+        """Yield itself and everything on it."""
+        yield self
+        for child in self.children:
+            yield from child.family()
+
+    def __str__(self) -> str:
+        """Describe it, such as "SanDisk Ultra, 31.9 GB, usb"."""
+        return ", ".join(filter(None, (self.label or self.kind, f"{self.size / 1e9:.1f} GB", self.transport)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,107 +61,71 @@ class Wish:
     allow_fixed: bool = False
 
 
-def refusals(facts: Facts, wish: Wish) -> tuple[str, ...]:
-    """Say why not, a sentence each; empty when the device may be overwritten."""
-    if not_a_device := tuple(_no_device(facts)):
-        return not_a_device
-    device = device_of(facts)
-    if device is None:
-        return (f"{facts.target.path}: lsblk does not know this device, so nothing is known of its use",)
-    found = [reason for rule in _RULES for reason in rule(device, facts, wish)]
-    if not found:  # nobody is asked to confirm what will not be done
-        found = list(_not_confirmed(device, wish))
-    return tuple(f"{facts.target.path}: {reason}" for reason in dict.fromkeys(found))
+def look_up(path: str) -> Device:
+    """Ask lsblk for a device. Raises HostError."""
+    return parse_lsblk(run(["lsblk", "--json", "--bytes", "--output", _COLUMNS, path], 60))
 
 
-def device_of(facts: Facts) -> Device | None:
-    """Find the device that the target is, whatever name it was called by."""
-    everything = (d for top in facts.devices for d in top.family())
-    return next((d for d in everything if d.number == facts.target.number), None)
+def parse_lsblk(text: str) -> Device:
+    """Read lsblk's JSON of one device. An SD card in a reader of its own is removable, whatever
+    the kernel says of the reader. Raises HostError."""
+    try:
+        (entry,) = json.loads(text)["blockdevices"]
+        return _device(entry)
+    except (ValueError, KeyError, TypeError) as error:
+        raise HostError(
+            f"lsblk says something that this program does not understand ({error}): nothing is written"
+        ) from error
 
 
-def describe(device: Device) -> str:
-    """Describe a device, such as "SanDisk Ultra, 31.9 GB, usb"."""
-    return ", ".join(filter(None, (device.label or device.kind, f"{device.size / 1e9:.1f} GB", device.transport)))
+def _device(entry: Mapping[str, Any]) -> Device:
+    name = str(entry["kname"])
+    return Device(
+        name=name,
+        path=str(entry["path"]),
+        number=str(entry["maj:min"]).strip(),
+        kind=str(entry["type"]),
+        size=int(entry["size"] or 0),
+        parent=str(entry.get("pkname") or ""),
+        removable=bool(entry["rm"]) or _is_sd_card(name),
+        transport=str(entry.get("tran") or ""),
+        label=" ".join(str(entry.get(key) or "").strip() for key in ("vendor", "model")).strip(),
+        file_system=str(entry.get("fstype") or ""),
+        mounts=tuple(filter(None, entry["mountpoints"])),
+        children=tuple(_device(child) for child in entry.get("children", ())),
+    )
 
 
-def _no_device(facts: Facts) -> Iterator[str]:
-    path, kind = facts.target.path, facts.target.kind
-    if kind == "missing":
-        yield f"{path}: there is no such device; `lsblk` lists those that there are"
-    elif kind == "file":
-        yield f"{path} is a plain file, not a device: copy the image with cp if that is what you want"
-    elif kind != "block":
-        yield f"{path} is a {'folder' if kind == 'folder' else 'device of another kind'}, not a disk or card"
+def _is_sd_card(name: str) -> bool:
+    """Return whether a reader says that it holds an SD card, and no soldered eMMC."""
+    try:
+        return Path(f"/sys/block/{name}/device/type").read_text().strip() == "SD"
+    except OSError:
+        return False
 
 
-def _part(device: Device, facts: Facts, wish: Wish) -> Iterator[str]:
+def refusals(device: Device, wish: Wish) -> tuple[str, ...]:
+    """Say why not, a sentence each; empty when the device may be overwritten. Nobody is asked to
+    confirm what will not be done."""
+    found = list(_never(device, wish)) or list(_not_confirmed(device, wish))
+    return tuple(f"{device.path}: {reason}" for reason in found)
+
+
+def _never(device: Device, wish: Wish) -> Iterator[str]:
     if device.kind == "part":
-        whole = next(d for d in facts.devices if any(m.number == device.number for m in d.family()))
-        yield f"it is a partition: name the whole device, {whole.path}"
+        yield f"it is a partition: name the whole device, /dev/{device.parent}"
     elif device.kind not in ("disk", "loop") or _MADE_UP.fullmatch(device.name):
         yield f"it is no disk or card of its own ({device.kind})"
     elif _PART_OF_A_CARD.fullmatch(device.name):
         yield "it is a boot area of an eMMC, not a card"
-
-
-def _system_disk(device: Device, facts: Facts, wish: Wish) -> Iterator[str]:
-    points = {m.point for m in _mounts(device, facts)} & set(_SYSTEM)
-    if points:
-        yield f"this machine runs from it (it holds {', '.join(sorted(points))})"
-
-
-def _mounted(device: Device, facts: Facts, wish: Wish) -> Iterator[str]:
-    points = sorted({m.point for m in _mounts(device, facts)} - set(_SYSTEM))
-    if points:
-        yield f"it is mounted at {', '.join(points)}: unmount it first"
-
-
-def _in_use(device: Device, facts: Facts, wish: Wish) -> Iterator[str]:
-    numbers = {member.number for member in device.family()}
-    for kept in facts.kept:
-        if kept.number in numbers:
-            yield f"{kept.what} {'is' if kept.what.startswith('swap') else 'lies'} on it"
-
-
-def _holders(device: Device, facts: Facts, wish: Wish) -> Iterator[str]:
     for member in device.family():
-        if member is not device and member.kind != "part":
-            yield f"{member.name} ({member.kind}) is built on it: close that first"
-
-
-def _member(device: Device, facts: Facts, wish: Wish) -> Iterator[str]:
-    """Refuse parts of file systems over several disks, whose mounts name one of them or none."""
-    everything = [d for top in facts.devices for d in top.family()]
-    in_use = {d.uuid for d in everything for m in facts.mounts if d.uuid and _is_behind(d, m)}
-    for member in device.family():
-        if member.file_system == "btrfs" and member.uuid in in_use:
-            yield f"{member.name} is part of a btrfs that is mounted"
-        if member.file_system == "zfs_member" and any(m.file_system == "zfs" for m in facts.mounts):
-            yield f"{member.name} is part of a ZFS pool, and pools are in use here"
-
-
-def _sleeping_member(device: Device, facts: Facts, wish: Wish) -> Iterator[str]:
-    """Refuse parts of something over several disks that is not assembled now, so that nothing is
-    built on it: a part of a RAID holds what the others cannot replace."""
-    for member in device.family():
-        kind = member.file_system
-        whole = "a RAID" if kind.endswith("_raid_member") else _PARTS_OF_MORE.get(kind)
-        if whole and not member.children:
-            yield f"{member.name} is part of {whole}: `wipefs --all {member.path}` if that is not needed any more"
-
-
-def _read_only(device: Device, facts: Facts, wish: Wish) -> Iterator[str]:
-    if device.read_only:
-        yield "it is write-protected: look at the switch on the card"
-
-
-def _fixed(device: Device, facts: Facts, wish: Wish) -> Iterator[str]:
-    if not (device.removable or device.name in facts.cards or wish.allow_fixed):
-        yield f"it is a fixed disk ({describe(device)}), no card: --allow-fixed if you mean it"
-
-
-def _too_small(device: Device, facts: Facts, wish: Wish) -> Iterator[str]:
+        for point in member.mounts:
+            yield f"{member.name} is in use at {point}: unmount it first, unless this machine runs from it"
+        if _PART_OF_MORE.fullmatch(member.file_system):
+            kind = member.file_system
+            yield f"{member.name} is part of something larger ({kind}): `wipefs --all {member.path}` if that is not needed"
+    if not (device.removable or wish.allow_fixed):
+        yield f"it is a fixed disk ({device}), no card: --allow-fixed if you mean it"
     if device.size == 0:
         yield "there is no card in this reader"
     elif wish.image_size > device.size:
@@ -142,23 +135,4 @@ def _too_small(device: Device, facts: Facts, wish: Wish) -> Iterator[str]:
 def _not_confirmed(device: Device, wish: Wish) -> Iterator[str]:
     if wish.confirmed not in (device.name, device.path):
         wrong = f"--yes {wish.confirmed} names another device; " if wish.confirmed else ""
-        yield f"{wrong}everything on it ({describe(device)}) will be lost: say --yes {device.name} if that is meant"
-
-
-def _mounts(device: Device, facts: Facts) -> list[Mount]:
-    """Find mounts by number, and by the device behind the mount, since some file systems show a
-    number of their own."""
-    family = list(device.family())
-    return [m for m in facts.mounts if any(m.number == d.number or _is_behind(d, m) for d in family)]
-
-
-def _is_behind(device: Device, mount: Mount) -> bool:
-    """Return whether that is the device that was mounted, by whatever name."""
-    names = {device.path, f"/dev/{device.name}"}
-    names |= {f"/dev/disk/by-uuid/{device.uuid}", f"UUID={device.uuid}"} if device.uuid else set()
-    return mount.behind == device.number or mount.source in names
-
-
-_RULES: tuple[Callable[[Device, Facts, Wish], Iterator[str]], ...] = (
-    _part, _system_disk, _mounted, _in_use, _holders, _member, _sleeping_member, _read_only, _fixed, _too_small,
-)  # fmt: skip
+        yield f"{wrong}everything on it ({device}) will be lost: say --yes {device.name} if that is meant"

@@ -11,7 +11,6 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import IO
 
 from edgegossip.types import HostError
 
@@ -28,7 +27,6 @@ PACKAGES = {
     "debugfs": "e2fsprogs",
     "apt-get": "apt",
     "tar": "tar",
-    "xz": "xz-utils",
     "lsblk": "util-linux",
     "arch-test": "arch-test",
     "qemu-system-aarch64": "qemu-system-arm",
@@ -73,49 +71,34 @@ def run(
     than `timeout_s` seconds."""
     program = str(command[0])
     need(program)
-    whole = [find(program) or program, *map(str, command[1:])]
-    env = None if env is None else {**os.environ, **env}
-    try:
-        with open(log, "a") if log else nullcontext(subprocess.PIPE) as stream:
-            code, out, err = _carry_out(whole, text, timeout_s, stream, env, cwd)
-    except subprocess.TimeoutExpired as error:
-        raise HostError(f"{program} did not end in {timeout_s:.0f} s{_where(log)}") from error
-    if code:
+    with open(log, "a") if log else nullcontext(subprocess.PIPE) as stream:
+        # In a session of its own: mmdebstrap signals its whole process group when it fails, which
+        # must not be ours. So Ctrl-C does not reach it: whatever ends the waiting ends all of it.
+        process = subprocess.Popen(
+            [find(program) or program, *map(str, command[1:])],
+            stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
+            stdout=stream,
+            stderr=stream,
+            text=True,
+            env=None if env is None else {**os.environ, **env},
+            cwd=cwd,
+            start_new_session=True,
+        )
+        try:
+            out, err = process.communicate(text, timeout_s)
+        except subprocess.TimeoutExpired as error:
+            _end(process)
+            raise HostError(f"{program} did not end in {timeout_s:.0f} s{_where(log)}") from error
+        except BaseException:
+            _end(process)
+            raise
+    if code := process.returncode:
         output = log.read_text(errors="replace") if log else err or out or ""
         why = f"failed with {code}: {_last(output)}"
         if _FULL in output:
             why = "was refused by the disk: no space left on device"
         raise HostError(f"{program} {why}{_where(log)}")
     return out or ""
-
-
-def _carry_out(
-    whole: Sequence[str],
-    text: str | None,
-    timeout_s: float,
-    stream: IO[str] | int,
-    env: Mapping[str, str] | None,
-    cwd: Path | None,
-) -> tuple[int, str | None, str | None]:
-    """Return exit code, output, errors. The program has a session of its own: mmdebstrap signals
-    its whole process group when it fails, which must not be ours. So Ctrl-C does not reach it, and
-    whatever ends the waiting here ends all of it."""
-    process = subprocess.Popen(
-        whole,
-        stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
-        stdout=stream,
-        stderr=stream,
-        text=True,
-        env=env,
-        cwd=cwd,
-        start_new_session=True,
-    )
-    try:
-        out, err = process.communicate(text, timeout_s)
-        return process.returncode, out, err
-    except BaseException:
-        _end(process)
-        raise
 
 
 def _end(process: subprocess.Popen[str]) -> None:

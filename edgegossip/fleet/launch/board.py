@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -16,7 +14,7 @@ from edgegossip import codecs, training
 from edgegossip import recipe as recipes
 from edgegossip.fleet.launch.outputs import Outputs
 from edgegossip.fleet.launch.preflight import FLEET, FLOWER_HINT, TORCH_HINT, notices, require
-from edgegossip.fleet.launch.run_folders import conclude, instance_of, kept_unix_s, unfinished
+from edgegossip.fleet.launch.run_folders import conclude, instance_of, unfinished
 from edgegossip.mesh import address as addresses
 from edgegossip.node.main import (
     NodeOptions,
@@ -36,16 +34,6 @@ from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.training.check import data_notice
 from edgegossip.training.data import Board
 from edgegossip.types import EXIT_OK, EXIT_RUIN, ConfigError, NodeId
-
-if TYPE_CHECKING:
-    from edgegossip.mesh.membership.manifest import Manifest
-
-# Nobody tells a board with --peer, or one that founds its run, whether that went on without it and
-# is over; then it would bring the old model into a new run of the same recipe. (Who joins knows
-# from the manifest which run it is.) Of a checkpoint this old it says so. It goes on all the same:
-# a whole fleet that had no power for a night must not forget its run, and many boards do not even
-# know how long that was.
-OLD_S = 3600.0
 
 
 def run_member(
@@ -165,7 +153,7 @@ def run_board(recipe: Recipe, options: NodeOptions, *, fresh: bool = False, outp
 
     def open_output(spec: NodeSpec) -> tuple[RecordSink, Path]:
         if before is not None and not named:
-            click.echo(f"going on with {before}; --fresh begins anew{_if_old(before, recipe, options)}", err=True)
+            click.echo(f"going on with {before}; --fresh begins anew", err=True)
         folders.append(_folder(recipe, replace(options, resume=before), f"{recipe.run.name}-{spec.name}"))
         folders[0].write_run(
             spec.run_id, spec.members, "" if options.joined is None else options.joined.manifest.instance
@@ -202,39 +190,11 @@ def _before(recipe: Recipe, options: NodeOptions, fresh: bool) -> Path | None:
     if fresh or (recipe.run.mode == "gossip" and not recipe.checkpoint.every):
         return None
     if options.joined is not None:
-        return _of_this_run(options.joined.manifest, options)
+        run = options.joined.manifest
+        return unfinished(options.runs_dir, run.run_id, run.members, options.name, run.instance)
     members = peer_members(options) if recipe.run.mode == "gossip" else options.members
     return unfinished(
         options.runs_dir, recipes.run_id(recipe), members or default_members(recipe.run.nodes), options.name
-    )
-
-
-def _of_this_run(run: Manifest, options: NodeOptions) -> Path | None:
-    """Return the folder that this board did not finish, if it is not of an earlier run of the same
-    recipe and members."""
-    before = unfinished(options.runs_dir, run.run_id, run.members, options.name, run.instance)
-    earlier = None if before else unfinished(options.runs_dir, run.run_id, run.members, options.name)
-    if earlier is not None:
-        click.echo(
-            f"this run is not the one that this board left unfinished in {earlier}, but another of the same recipe: it begins "
-            f"anew (--resume {earlier} would take that one's model over)",
-            err=True,
-        )
-    return before
-
-
-def _if_old(folder: Path, recipe: Recipe, options: NodeOptions) -> str:
-    """Say what to think of when this board's newest checkpoint in a run folder is old, by this
-    machine's clock. Of a server run the coordinator knows whether it is over, and who joins is told
-    which run it is."""
-    if options.joined is not None and options.joined.seeds and options.joined.manifest.instance:
-        return ""
-    kept_s = kept_unix_s(folder, options.name)
-    if recipe.run.mode == "server" or kept_s is None or (age_s := time.time() - kept_s) < OLD_S:
-        return ""
-    return (
-        f" (its last checkpoint is {age_s / 3600:.0f} h old, if this machine's clock is right: when that run is over, and this "
-        "is to be a new one, say --fresh on this board)"
     )
 
 

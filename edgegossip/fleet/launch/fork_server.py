@@ -34,10 +34,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from setproctitle import setproctitle, setthreadtitle
-from typing_extensions import override
 
 from edgegossip.types import HostError
 
@@ -58,32 +57,7 @@ MODULES: Mapping[str, Sequence[str]] = {
 OF_SCRIPTS = ("torch._dynamo",)
 
 
-class Process(Protocol):
-    """Describes what a board's supervisor needs of its process; `subprocess.Popen` has all of
-    it."""
-
-    pid: int
-    stdin: IO[bytes] | None
-    stdout: IO[bytes] | None
-
-    def poll(self) -> int | None:
-        """Return the exit status, -N when signal N killed it; None while it runs."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; return its exit status. Raises subprocess.TimeoutExpired after
-        `timeout` seconds."""
-
-    def send_signal(self, sig: int) -> None:
-        """Send it a signal; nothing happens once it has ended."""
-
-    def terminate(self) -> None:
-        """Ask it to end (SIGTERM)."""
-
-    def kill(self) -> None:
-        """End it (SIGKILL)."""
-
-
-class ForkedProcess(Process):
+class ForkedProcess:
     """Handles a running child of this process that it did not start itself. May be used from
     several threads.
 
@@ -97,7 +71,6 @@ class ForkedProcess(Process):
         self._lock = threading.Lock()
         self._code: int | None = None
 
-    @override
     def poll(self) -> int | None:
         """Return its exit status, -N when signal N killed it; None while it runs. What it has left
         behind in its session, such as a user's forks, ends with it."""
@@ -113,8 +86,9 @@ class ForkedProcess(Process):
                     os.close(self._handle)
             return self._code
 
-    @override
     def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; return its exit status. Raises subprocess.TimeoutExpired after
+        `timeout` seconds."""
         with self._lock:  # nobody takes the status, and closes the handle, while we copy it
             handle = os.dup(self._handle) if self._code is None else None
         if handle is not None:
@@ -127,18 +101,18 @@ class ForkedProcess(Process):
         assert code is not None
         return code
 
-    @override
     def send_signal(self, sig: int) -> None:
+        """Send it a signal; nothing happens once it has ended."""
         with self._lock:
             if self._code is None:
                 os.kill(self.pid, sig)
 
-    @override
     def terminate(self) -> None:
+        """Ask it to end (SIGTERM)."""
         self.send_signal(signal.SIGTERM)
 
-    @override
     def kill(self) -> None:
+        """End it (SIGKILL)."""
         self.send_signal(signal.SIGKILL)
 
 

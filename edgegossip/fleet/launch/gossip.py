@@ -136,9 +136,6 @@ def compare_models(run: LocalRun, names: Sequence[NodeId]) -> None:
                 f"{name}'s model is {distance:.3g} from the average of the boards' models, whose length is {length:.3g}"
             )
             known = {"distance": distance, "length": length}
-            if name in average.statistics:
-                known["statistics"] = average.statistics[name]
-                text += f"; its statistics of batch norm are {average.statistics[name]:.3g} deviations from theirs"
             run.sink.event(name, "compared", text, **known)
 
 

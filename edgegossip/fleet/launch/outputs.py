@@ -71,11 +71,11 @@ class Outputs:
 
             sinks.append(JsonLog(name, sys.stderr))
         else:
-            from edgegossip.report.live import Live, LiveSink
+            from edgegossip.report.live import Live
             from edgegossip.telemetry.run_folder import read_run
 
             before = None if start_s is None else read_run(folder.path)
-            sinks.append(LiveSink(Live(members, rounds, stream=sys.stderr, enabled=not quiet, before=before)))
+            sinks.append(Live(members, rounds, stream=sys.stderr, enabled=not quiet, before=before))
         return Tee(*sinks, *more, start_s=start_s)
 
 

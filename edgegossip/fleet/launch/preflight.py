@@ -8,15 +8,12 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
-from glob import escape, glob
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from edgegossip import codecs, gossip, training
-from edgegossip.codecs.base import Codec, inside, remembers
-from edgegossip.gossip import topologies
+from edgegossip.codecs.base import Codec, inside
 from edgegossip.gossip.averaging import COARSE, follows, lost_of_normal, on_probe
 from edgegossip.gossip.base import GossipAlgorithm, Says
 from edgegossip.gossip.fragments import cut
@@ -82,10 +79,7 @@ def notices(recipe: Recipe) -> list[str]:
     every = (
         unused_notice,
         data_notice,
-        topology_notice,
         codec_notice,
-        memory_notice,
-        momentum_notice,
         privacy_notice,
     )
     said = [notice for look in every if (notice := look(recipe))]
@@ -105,21 +99,6 @@ def unused_notice(recipe: Recipe) -> str:
     return f"{' and '.join(changed)} {'have' if changed[1:] else 'has'} no effect with run.mode = {recipe.run.mode}"
 
 
-def remark(recipe: Recipe) -> str:
-    """Name the averaging rate where the codec decides it and it is not 1; empty otherwise. It is no
-    warning: what was chosen suits the codec."""
-    if recipe.run.mode != "gossip":
-        return ""
-    algorithm, codec = _algorithm(recipe), make_codec(recipe)
-    if (eta := algorithm.rate(codec)) is None:
-        return ""
-    if follows(codec):
-        return f"{algorithm.name} averages at a rate that follows how many bytes messages have"
-    if _is_limited(codec) or eta == 1.0:  # what bytes keep of a model, its size decides
-        return ""
-    return f"{algorithm.name} averages at gossip.params.eta = {eta:.2g}, as suits codec {recipe.codec.name}"
-
-
 FEW_EXAMPLES = 4  # in a message: most of them can be read out of it
 
 
@@ -132,60 +111,6 @@ def privacy_notice(recipe: Recipe) -> str:
     return (
         f"each message is made of {examples} example{'s' if examples > 1 else ''}, and whoever gets it can read them out of "
         "it: raise training.batch_size or training.local_steps where data are private"
-    )
-
-
-def topology_notice(recipe: Recipe) -> str:
-    """Name a torus that is none, for want of a second row; empty otherwise."""
-    section, nodes = recipe.gossip, recipe.run.nodes
-    if recipe.run.mode != "gossip" or section.topology != "torus":
-        return ""
-    ring = topologies.get("ring", nodes)
-    torus = topologies.get("torus", nodes, **section.topology_params)
-    if any(set(torus.neighbours(k, 0).in_) != set(ring.neighbours(k, 0).in_) for k in range(nodes)):
-        return ""
-    grids = [n for n in range(4, nodes + 3) if any(n % rows == 0 for rows in range(2, int(n**0.5) + 1))]
-    nearest = min(grids, key=lambda n: (abs(n - nodes), -n), default=4)
-    grid = "" if nearest == nodes else f"a torus takes rows and columns, as {nearest} boards have; "
-    return (
-        f"gossip.topology = torus: of {nodes} boards it is a ring; {grid}"
-        "exponential and random-regular mix better with any number of boards"
-    )
-
-
-def memory_notice(recipe: Recipe) -> str:
-    """Name a codec that fits no memory of what was lost, or has one of its own, where the algorithm
-    keeps one, and a difference to a public copy is one. Empty otherwise."""
-    if recipe.run.mode != "gossip" or not (says := (algorithm := _algorithm(recipe)).says).repaired:
-        return ""
-    codec = codecs.get(recipe.codec.name, **recipe.codec.params)
-    if codecs.leaves_rate(codec):  # a dead zone there, which fits
-        return ""
-    try:
-        codecs.error_feedback(codec)
-    except ConfigError as error:
-        why = str(error).removeprefix("codec error-feedback: ")
-        if says is Says.COMPENSATED or remembers(codec):
-            return f"{algorithm.name} remembers what a message loses, as error-feedback does: {why}"
-    on_model = _on_model(recipe)
-    if says is Says.COMPENSATED or on_model is None or (lost := lost_of_normal(on_model)) < 1.0:
-        return ""
-    return (
-        f"codec {recipe.codec.name} changes a vector by {100 * lost**0.5:.0f} % of its length; {algorithm.name} sends "
-        "differences, which may grow from round to round where that is 100 % or more; deadzone, topk and 4-bit-elastiquant fit"
-    )
-
-
-def momentum_notice(recipe: Recipe) -> str:
-    """Name two momentums, the codec's and the local optimiser's, which may keep training from
-    converging; empty when there are not both."""
-    momentum = recipe.training.momentum if recipe.training.optimizer == "sgd" else 0.0
-    own = any(getattr(codec, "momentum", 0.0) for codec in inside(make_codec(recipe)))
-    if not own or momentum == 0 or recipe.run.script:
-        return ""
-    return (
-        f"codec {recipe.codec.name} has a momentum of its own, and training.momentum = {momentum:g} beside it may keep "
-        "the model from training; set training.momentum = 0"
     )
 
 
@@ -208,21 +133,6 @@ def codec_notice(recipe: Recipe) -> str:
         f"{recipe.gossip.algorithm}, and this may keep them from training; fp16, bf16, minmax8 and 8-bit-elastiquant fit, "
         f"and so does {algorithm.traits.in_differences}, which sends differences"
     )
-
-
-def path_notices(recipe: Recipe, members: Sequence[NodeId]) -> list[str]:
-    """Name arguments of the script that are files or folders for some boards and not for others, or
-    for boards by other names: with more than ten, board-0 is called board-00."""
-    said = []
-    for word in recipe.run.script_args:
-        path = word.rpartition("=")[2]
-        paths = {path.replace("{board}", name).replace("{index}", str(k)) for k, name in enumerate(members)}
-        missing = sorted(one for one in paths if not Path(one).exists())
-        there = glob(escape(path).replace("{board}", "board-*").replace("{index}", "[0-9]*"))
-        if missing and there and len(paths) > 1:
-            more = f" and {len(missing) - 1} more are" if missing[1:] else " is"
-            said.append(f"{word}: {missing[0]}{more} not there, and {min(there)} is")
-    return said
 
 
 def require(module: str, cure: str) -> None:

@@ -24,9 +24,7 @@ from edgegossip.fleet.launch.preflight import (
     check_sizes,
     notices,
     own_boards,
-    path_notices,
     preflight,
-    remark,
 )
 from edgegossip.fleet.launch.probe import Joined, misfit, probe
 from edgegossip.fleet.launch.run_folders import conclude, make_folder, shown_when_it_fails
@@ -81,7 +79,6 @@ def planned(recipe: Recipe, runs_dir: Path, *, alone: bool = False) -> dict[str,
         "runs": str(runs_dir),
         "notices": [
             *notices(recipe),
-            *path_notices(recipe, members),
             *data_doubts(recipe, own_boards(recipe, members)),
             *(notice for one in joined.values() for notice in one.notices),
         ],
@@ -144,10 +141,8 @@ def trained(
         if not quiet:
             into = seen_from_here(folder.path)
             click.echo(f"{recipe.run.name}: {len(members)} boards, {recipe.run.rounds} rounds, into {into}")
-            for notice in (*notices(recipe), *path_notices(recipe, members)):
+            for notice in notices(recipe):
                 click.echo(f"!! {notice}", err=True)
-            if said := remark(recipe):
-                click.echo(said, err=True)
         resumable = lasting and recipe.checkpoint.every > 0
         with shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json, resumable=resumable):
             _train(recipe, members, run_id, folder, outputs, quiet=quiet, averages=alone or not recipe.run.script)

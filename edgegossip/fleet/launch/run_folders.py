@@ -70,16 +70,6 @@ def has_checkpoints(folder: Path, name: NodeId) -> bool:
     return any((folder / "checkpoint" / name).glob("*.ckpt"))
 
 
-def kept_unix_s(folder: Path, name: NodeId) -> float | None:
-    """Return when the newest checkpoint was written, by this machine's clock then. One that an
-    ending process removes counts no more."""
-    written = []
-    for file in (folder / "checkpoint" / name).glob("*.ckpt"):
-        with suppress(FileNotFoundError):
-            written.append(file.stat().st_mtime)
-    return max(written, default=None)
-
-
 def _is_of(folder: Path, name: NodeId) -> bool:
     return [p.name for p in (folder / "checkpoint").iterdir() if p.is_dir()] == [name]
 

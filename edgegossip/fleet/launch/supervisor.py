@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from edgegossip.fleet.launch.fork_server import ForkServer, Process
+from edgegossip.fleet.launch.fork_server import ForkedProcess, ForkServer
 from edgegossip.telemetry.records import EventRecord, LogText, MetricsRecord, Record, parse_record
 from edgegossip.telemetry.sinks import HEARTBEAT, RecordSink
 from edgegossip.telemetry.verdict import causes
@@ -62,7 +62,7 @@ class BoardProcess:
     """Handles a running board."""
 
     name: NodeId
-    process: Process
+    process: ForkedProcess
     log: Path
     reader: threading.Thread
     last_error: str = ""
@@ -160,7 +160,7 @@ def stop_all(boards: Sequence[BoardProcess]) -> None:
             board.process.stdin.close()
 
 
-def _read(name: NodeId, process: Process, log: Path, messages: queue.Queue[Message]) -> None:
+def _read(name: NodeId, process: ForkedProcess, log: Path, messages: queue.Queue[Message]) -> None:
     assert process.stdout is not None
     with log.open("ab", buffering=0) as rest:
         for line in process.stdout:

@@ -1,8 +1,7 @@
 """What `edgegossip report` writes besides tables and plots: the page, and run folders in formats
 that other programs read.
 
-columns.py      metrics, events and links as columns; CSV and Parquet files of them
-trace.py        rounds and their parts for ui.perfetto.dev and chrome://tracing
+columns.py      metrics, events and links as columns; CSV files of them
 tensorboard.py  event files for TensorBoard
 """
 
@@ -29,13 +28,12 @@ class Exports:
         path="file",
         metavar="FILE",
     )
-    trace: Path | None = option(
-        None, "Write the rounds as a trace for ui.perfetto.dev or chrome://tracing.", path="file", metavar="FILE"
-    )
     csv: Path | None = option(None, "Write metrics, events and links as CSV files.", path="folder", metavar="DIR")
-    parquet: Path | None = option(None, "The same as Parquet files (needs pyarrow).", path="folder", metavar="DIR")
     tensorboard: Path | None = option(
-        None, "Write an event file a board, for `tensorboard --logdir DIR`.", path="folder", metavar="DIR"
+        None,
+        "Write an event file a board, for `tensorboard --logdir DIR` (needs tensorboard).",
+        path="folder",
+        metavar="DIR",
     )
 
 
@@ -49,18 +47,10 @@ def write_exports(views: Sequence[RunView], exports: Exports, *, page: bool) -> 
         html = views[0].folder / "report.html" if len(views) == 1 else Path("report.html")
     if html is not None:
         yield f"page {page_of(views, html)}"
-    if exports.trace is not None:
-        from edgegossip.report.exports.trace import write_trace
-
-        yield f"trace {write_trace(views, exports.trace)}"
     if exports.csv is not None:
         from edgegossip.report.exports.columns import write_csv
 
         yield from (f"csv {path}" for path in write_csv(views, exports.csv))
-    if exports.parquet is not None:
-        from edgegossip.report.exports.columns import write_parquet
-
-        yield from (f"parquet {path}" for path in write_parquet(views, exports.parquet))
     if exports.tensorboard is not None:
         from edgegossip.report.exports.tensorboard import write_tensorboard
 

@@ -1,12 +1,12 @@
-"""Metrics, events and links of runs as columns, in CSV or Parquet files. Numbers are as they were
-recorded, but times are on one clock for all boards (telemetry/clocks.py), by which events are
-sorted; what was not measured is an empty cell, or null."""
+"""Metrics, events and links of runs as columns, in CSV files. Numbers are as they were recorded,
+but times are on one clock for all boards (telemetry/clocks.py), by which events are sorted; what
+was not measured is an empty cell."""
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,38 +67,16 @@ def _links(views: Sequence[RunView]) -> Columns:
 def write_csv(views: Sequence[RunView], folder: Path) -> list[Path]:
     """Write metrics.csv, events.csv and links.csv, as RFC 4180 has it. Text that a spreadsheet
     would take for a formula begins with an apostrophe more. Raises HostError."""
-    return list(_written(folder, ".csv", columns_of(views), _csv))
-
-
-def write_parquet(views: Sequence[RunView], folder: Path) -> list[Path]:
-    """Write metrics.parquet, events.parquet and links.parquet. Raises HostError, also without
-    pyarrow."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise HostError("Parquet files need pyarrow: pip install pyarrow") from None
-    types = {
-        "step": pyarrow.int64(),
-        **dict.fromkeys(("run", "node", "event", "text", "sender", "receiver"), pyarrow.string()),
-    }
-
-    def write(path: Path, columns: Columns) -> None:
-        arrays = {name: pyarrow.array(c, types.get(name, pyarrow.float64())) for name, c in columns.items()}
-        pyarrow.parquet.write_table(pyarrow.table(arrays), path)
-
-    return list(_written(folder, ".parquet", columns_of(views), write))
-
-
-def _written(folder: Path, ending: str, tables: Mapping[str, Columns], write: Any) -> Iterator[Path]:
-    for name, columns in tables.items():
-        path = folder / f"{name}{ending}"
+    written = []
+    for name, columns in columns_of(views).items():
+        path = folder / f"{name}.csv"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write(path, columns)
+            _csv(path, columns)
         except OSError as error:
             raise HostError(f"cannot write {path}: {error.strerror or error}") from None
-        yield path
+        written.append(path)
+    return written
 
 
 def _csv(path: Path, columns: Columns) -> None:

@@ -3,7 +3,7 @@
 
 view.py     what the page shows of a run, as columns of numbers and a document
 page.py     the page as a file
-serve.py    the same page while a run goes on, and its figures for Prometheus
+serve.py    the same page while a run goes on
 http.py     servers that only show, to whoever reaches them
 static/     the page's own script and style, and uPlot (https://github.com/leeoniya/uPlot, MIT,
             static/uPlot.LICENSE)

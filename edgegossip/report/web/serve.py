@@ -1,8 +1,6 @@
 """The page while a run goes on: `edgegossip top --web`. It serves two things, the page and what
 came new of a run's records, to whoever may connect: only this machine unless told otherwise
 (edgegossip.report.web.http).
-
-/metrics has what the boards measured for Prometheus (`edgegossip.report.openmetrics`).
 """
 
 from __future__ import annotations
@@ -10,18 +8,14 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import parse_qs
 
-import numpy as np
-
-from edgegossip.report.openmetrics import STATES, Sample, content_type, is_counter, labels, sample, wants_openmetrics
-from edgegossip.report.openmetrics import text as openmetrics_text
 from edgegossip.report.web.http import OpenHandler, OpenServer
 from edgegossip.report.web.page import page
-from edgegossip.report.web.view import PageState, RunView, Table, names_of
+from edgegossip.report.web.view import PageState, RunView
 from edgegossip.types import DataError, HostError
 from edgegossip.untrusted import request_target
 
@@ -55,13 +49,6 @@ class LiveRuns:
             self._look(k)
             return view.new(known)
 
-    def metrics(self, *, openmetrics: bool) -> bytes:
-        """Return all runs as Prometheus reads them."""
-        with self._lock:
-            for k in range(len(self._views)):
-                self._look(k)
-            return exposition(self._views, openmetrics=openmetrics).encode()
-
     def _look(self, k: int) -> None:
         """At one run only: another one's folder may be gone. Raises DataError, OSError."""
         if time.monotonic() - self._refreshed_s[k] >= REFRESH_S:
@@ -91,10 +78,6 @@ class _Handler(OpenHandler):
                 self.send(HTTPStatus.BAD_REQUEST, b"this is no address\n")
             elif asked.path == "/":
                 self.send(HTTPStatus.OK, runs.page(), "text/html; charset=utf-8")
-            elif asked.path == "/metrics":
-                openmetrics = wants_openmetrics(self.headers.get("Accept"))
-                body = runs.metrics(openmetrics=openmetrics)
-                self.send(HTTPStatus.OK, body, content_type(openmetrics=openmetrics))
             elif match := _DATA.match(asked.path):
                 data = runs.data(int(match[1]), _known(asked.query))
                 self.send(HTTPStatus.OK if data else HTTPStatus.NO_CONTENT, data or b"", "application/octet-stream")
@@ -126,35 +109,3 @@ def listen(runs: LiveRuns, host: str, port: int | None) -> PageServer:
         return PageServer(runs, host, PORT)
     except HostError:
         return PageServer(runs, host, 0)
-
-
-def exposition(views: Sequence[RunView], *, openmetrics: bool = False) -> str:
-    """Return all samples of these runs."""
-    named = zip(names_of(views), views, strict=True)
-    samples = (one for run, view in named for one in _samples(run, view))
-    return openmetrics_text(samples, openmetrics=openmetrics)
-
-
-def _samples(name: str, view: RunView) -> Iterator[Sample]:
-    run = labels(run=name)
-    for board in view.summary()["boards"]:
-        own = f"{run},{labels(node=board['node'])}"
-        yield "edgegossip_rounds", "gauge", own, float(board["rounds"])
-        if board["energy_rounds"]:  # of so many rounds edgegossip_sys_energy_joules_total is
-            yield "edgegossip_energy_rounds", "gauge", own, float(board["energy_rounds"])
-        for state in STATES:
-            yield "edgegossip_state", "gauge", f"{own},{labels(state=state)}", float(board["state"] == state)
-    for node, table in view.tables.nodes.items():
-        yield from _of(table, f"{run},{labels(node=node)}")
-    for sender, receiver, size_bytes, seconds in view.links():
-        link = f"{run},{labels(node=sender, peer=receiver)}"
-        yield "edgegossip_link_bytes_total", "counter", link, float(size_bytes)
-        yield "edgegossip_link_seconds_total", "counter", link, seconds
-
-
-def _of(table: Table, node: str) -> Iterator[Sample]:
-    for name, column in table.columns.items():
-        values = np.asarray(column)
-        known = values[np.isfinite(values)]
-        if name != "t_s" and known.size:
-            yield sample(name, node, float(known.clip(min=0).sum() if is_counter(name) else known[-1]))

@@ -462,22 +462,3 @@ def _rounded(name: str, column: NDArray[np.float64]) -> NDArray[Any]:
 
 def _planes(column: NDArray[Any]) -> bytes:
     return column.view(np.uint8).reshape(-1, column.itemsize).T.tobytes()
-
-
-def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, dict[str, NDArray[Any]]]]:
-    """Return what `pack` was given, as the page reads it. For those who take the data out of a page
-    again."""
-    plain = zlib.decompress(data)
-    (size,) = struct.unpack_from("<I", plain)
-    document, base = json.loads(plain[4 : 4 + size]), 4 + size
-    columns: dict[str, dict[str, NDArray[Any]]] = {}
-    for node, named in document.pop("blocks").items():
-        columns[node] = {name: _column(plain, base, *place) for name, place in named.items()}
-        if "t_s" in columns[node]:
-            columns[node]["t_s"] = columns[node]["t_s"] / TICKS_A_SECOND
-    return document, columns
-
-
-def _column(plain: bytes, base: int, offset: int, rows: int, width: int) -> NDArray[Any]:
-    planes = np.frombuffer(plain, np.uint8, rows * width, base + offset).reshape(width, rows)
-    return np.ascontiguousarray(planes.T).view(f"<f{width}").reshape(rows)

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from edgegossip.fleet.image import (
-    boards,
     build,
     client,
     disk,
@@ -27,7 +26,7 @@ from edgegossip.fleet.image import (
     tools,
     wheel,
 )
-from edgegossip.fleet.image.boards import BOARDS, BOOKWORM, TRIXIE
+from edgegossip.fleet.image.boards import BOARDS, BOOKWORM, CLIENTS, TRIXIE, BuildFrom
 from edgegossip.fleet.image.rootfs import Mirrors
 from edgegossip.types import ConfigError, DataError, HostError, UsageError
 
@@ -39,24 +38,24 @@ https://node.example/|nodesource
 """
 
 
+def kind(board, suite="", known=BOARDS):
+    return BuildFrom(board=board, suite=suite).kind(known)
+
+
 def test_boards():
-    assert boards.board("raspberry-pi-4").debian is BOOKWORM and boards.board("raspberry-pi-5").debian is TRIXIE
+    assert kind("raspberry-pi-4").debian is BOOKWORM and kind("raspberry-pi-5").debian is TRIXIE
+    assert kind("raspberry-pi-4", "trixie").debian is TRIXIE
+    assert kind("jetson-orin-nano", known=CLIENTS).debian is TRIXIE  # JetPack 7.2, or on request 6
+    assert kind("jetson-orin-nano", "bookworm", CLIENTS).debian is BOOKWORM
     with pytest.raises(ConfigError, match="did you mean raspberry-pi-4"):
-        boards.board("raspbery-pi-4")
-    assert boards.client_board("raspberry-pi-5").debian is TRIXIE
-    jetson = boards.client_board("jetson-orin-nano")  # JetPack 7.2, or on request 6
-    assert jetson.debian is TRIXIE and jetson.with_suite("bookworm").debian is BOOKWORM
-    with pytest.raises(ConfigError, match="no client for board 'jetson-orin-nan'.*did you mean jetson-orin-nano"):
-        boards.client_board("jetson-orin-nan")
+        kind("raspbery-pi-4")
+    with pytest.raises(ConfigError, match="--board jetson-orin-nano: nothing is built for it"):
+        kind("jetson-orin-nano")
+    with pytest.raises(ConfigError, match="--suite bookworm: no image of raspberry-pi-5 has it: one of trixie"):
+        kind("raspberry-pi-5", "bookworm")
     for board in BOARDS.values():
         for debian in board.debians:
             assert client.lock_file(ROOT, debian).read_text().count("torch==2.9.1") == 1
-    assert boards.board("raspberry-pi-4").with_suite("trixie").debian is TRIXIE
-    assert boards.board("raspberry-pi-4").with_suite("").debian is BOOKWORM
-    with pytest.raises(ConfigError, match="--suite bookworm: no image of raspberry-pi-5 has it: one of trixie"):
-        boards.board("raspberry-pi-5").with_suite("bookworm")
-    with pytest.raises(ConfigError, match="did you mean trixie"):
-        boards.board("raspberry-pi-4").with_suite("trixy")
     with pytest.raises(DataError, match="lock_boards"):
         client.lock_file(ROOT / "docs", BOOKWORM)
 
@@ -361,32 +360,11 @@ def test_cmake_is_found_where_it_is_not_on_the_path(monkeypatch, tmp_path):
 def test_a_wheel_needs_no_program_that_makes_cards(monkeypatch, tmp_path):
     monkeypatch.setattr(tools, "find", lambda program: None if program in build.CARD_NEEDS else f"/bin/{program}")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    asked = ("raspberry-pi-4", tmp_path / "out", "http://mirror.test", None, tmp_path, print)
+    asked = BuildFrom(board="raspberry-pi-4", mirror="http://mirror.test", cache=tmp_path)
     with pytest.raises(HostError, match="needs mkfs.vfat, mmd, mcopy, mke2fs, debugfs: apt install dosfstools e2fs"):
-        build.build_image(*asked)
+        build.build_image(asked, tmp_path / "out", print)
     with pytest.raises(HostError, match="needs root"):
-        build.build_wheel(*asked)
-
-
-def test_the_emulator_is_registered_once(tmp_path):
-    (line := tmp_path / "qemu-aarch64.conf").write_text(":qemu-aarch64:M::\\x7fELF:\\xff:/usr/bin/qemu-aarch64:\n")
-    (register := tmp_path / "register").write_text("")
-    build.register_emulator(tmp_path, line)
-    assert register.read_text() == line.read_text().strip()
-    (tmp_path / "qemu-aarch64").write_text("enabled")
-    build.register_emulator(tmp_path, tmp_path / "not there" / "qemu-aarch64.conf")
-    with pytest.raises(HostError, match="cannot be registered in .*No such file.*on its host"):
-        build.register_emulator(tmp_path, tmp_path / "none.conf")
-
-
-def test_an_emulator_that_another_container_registered_is_seen(monkeypatch, tmp_path):
-    def mount(command, timeout_s):
-        for name in ("register", "qemu-aarch64"):
-            (tmp_path / name).write_text("")
-
-    monkeypatch.setattr(tools, "run", mount)
-    build.register_emulator(tmp_path, tmp_path / "not there" / "qemu-aarch64.conf")
-    assert (tmp_path / "register").read_text() == "", "it is not registered twice"
+        build.build_wheel(asked, tmp_path / "out", print)
 
 
 def test_a_program_that_fails_says_why(tmp_path):

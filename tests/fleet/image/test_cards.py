@@ -15,7 +15,7 @@ from edgegossip.fleet.image import configure, disk, rootfs, verify
 from edgegossip.fleet.image.build import description, place
 from edgegossip.fleet.image.disk import FAT32_LBA, LINUX
 from edgegossip.fleet.image.filesystems import ext4_names, fat_files, put_in_fat
-from edgegossip.fleet.image.private_keys import find_keys, of_libraries
+from edgegossip.fleet.image.private_keys import of_libraries
 from edgegossip.fleet.image.steps import Step, carry_out
 from edgegossip.fleet.image.tools import find, run
 from edgegossip.types import ConfigError, DataError
@@ -195,13 +195,6 @@ def test_a_key_in_a_base_image_is_found(base, tmp_path):
     boot, _ = configure.layout(base)
     put_in_fat(base, boot.start, [shutil.copy(bundle, tmp_path / "edgegossip.kit")], EPOCH)
     assert {"hash", "boot partition", "secrets"} <= set(faults(base))
-
-
-def test_words_of_a_program_are_no_key(tmp_path):
-    text = tmp_path / "text"
-    text.write_bytes(b'HEADER = "-----BEGIN PRIVATE KEY-----"\n-----BEGIN PRIVATE KEY-----\nshort\n' * 9)
-    with open(text, "rb") as stream:
-        assert list(find_keys(stream)) == []
 
 
 def test_damage_is_named(base, tmp_path):

@@ -241,20 +241,19 @@ def test_a_newer_wheel_takes_the_place_of_the_older(tmp_path, bundle, wheel):
 
 
 @pytest.mark.parametrize(
-    ("name", "why"),
+    "name",
     [
-        ("edgegossip-1-cp311-cp311-manylinux_2_34_aarch64.whl", "is for Python 3.11, and such a card has 3.13"),
-        ("edgegossip-1-cp314-abi3-manylinux_2_34_aarch64.whl", "is for Python 3.14"),
-        ("edgegossip-1-cp312-abi3-linux_x86_64.whl", "no wheel of edgegossip for aarch64"),
-        ("numpy-1-cp312-abi3-linux_aarch64.whl", "no wheel of edgegossip for aarch64"),
-        ("pi-01.kit", "it is no wheel"),
+        "edgegossip-1-cp311-cp311-manylinux_2_34_aarch64.whl",
+        "edgegossip-1-cp312-abi3-linux_x86_64.whl",
+        "numpy-1-cp312-abi3-linux_aarch64.whl",
+        "pi-01.kit",
     ],
 )
-def test_what_the_card_could_not_install_is_refused(tmp_path, bundle, name, why):
+def test_what_the_card_could_not_install_is_refused(tmp_path, bundle, name):
     card, file = card_of(tmp_path), tmp_path / name
     if name != bundle.name:
         wheel_at(file)
-    with pytest.raises(DataError, match=why):
+    with pytest.raises(DataError, match="is no wheel of edgegossip for aarch64 and Python 3.13"):
         cloud_init.prepare(card, bundle, file, ROOT)
     assert [path.name for path in card.iterdir()] == ["cmdline.txt"]
 

@@ -2,6 +2,7 @@
 refused."""
 
 import json
+import os
 import shutil
 import subprocess
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip.fleet.image import disk
+from edgegossip.fleet.image.configure import layout
 from edgegossip.fleet.image.disk import ALIGNMENT, FAT32_LBA, LINUX, SECTOR, Partition
 from edgegossip.types import DataError
 
@@ -56,9 +58,12 @@ def test_a_table_that_cannot_be_is_refused(sector, total, says):
         disk.parse_partitions(sector, total)
 
 
-def test_a_card_of_another_kind_is_refused():
+def test_a_card_of_another_kind_is_refused(tmp_path):
+    image = tmp_path / "other.img"
+    image.write_bytes(disk.partition_table(TWO[:1]))
+    os.truncate(image, TWO[0].end)
     with pytest.raises(DataError, match="no card of this program"):
-        disk.boot_and_root(disk.partition_table(TWO[:1]), 1 << 40)
+        layout(image)
 
 
 def test_what_a_table_cannot_say_is_refused():

@@ -13,11 +13,8 @@ from edgegossip import recipe as recipes
 from edgegossip.fleet.launch.preflight import (
     codec_notice,
     notices,
-    path_notices,
     preflight,
-    remark,
 )
-from edgegossip.node.spec import default_members
 from edgegossip.types import ConfigError, EdgegossipError, HostError
 
 
@@ -55,38 +52,6 @@ def test_a_codec_is_as_coarse_as_it_will_be(settings: list[str], coarse: bool) -
     assert bool(codec_notice(recipes.load("quickstart-gossip", settings))) == coarse
 
 
-@pytest.mark.parametrize(
-    ("nodes", "there", "word", "missing"),
-    [
-        (12, "board-3", "--data={0}/{{board}}", "board-00 and 11 more are"),
-        (12, "board-3.csv", "{0}/{{board}}.csv", "board-00.csv and 11 more are"),
-        (4, "board-03", "{0}/{{board}}", "board-0 and 3 more are"),
-        (4, "board-3", "{0}/{{board}}", "board-0 and 2 more are"),
-        (2, "board-1", "{0}/board-{{index}}", "board-0 is"),
-    ],
-)
-def test_paths_that_boards_lack_are_named_with_one_that_is_there(
-    nodes: int, there: str, word: str, missing: str, tmp_path: Path
-) -> None:
-    """Names of boards have leading zeros where there are more than ten."""
-    members, word = default_members(nodes), word.format(tmp_path)
-    chosen = recipes.with_settings(recipes.load("quickstart-gossip"), {"run.script_args": [word]})
-    assert path_notices(chosen, members) == [], "it may be a file that the script makes"
-    (tmp_path / "notes").mkdir()
-    assert path_notices(chosen, members) == []
-    (tmp_path / there).mkdir()
-    assert path_notices(chosen, members) == [f"{word}: {tmp_path}/{missing} not there, and {tmp_path}/{there} is"]
-
-
-def test_paths_that_all_boards_have_are_no_notice(tmp_path: Path) -> None:
-    members = default_members(2)
-    for name in (*members, "board-07"):
-        (tmp_path / name).mkdir()
-    words = [f"{tmp_path}/{{board}}", f"{tmp_path}/nothing", "--lr=0.1"]
-    chosen = recipes.with_settings(recipes.load("quickstart-gossip"), {"run.script_args": words})
-    assert path_notices(chosen, members) == []
-
-
 def test_who_shares_out_a_folder_of_his_own_is_told(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", train_inputs=np.eye(8, dtype=np.float32), train_targets=np.arange(8) % 2)
     (notice,) = notices(recipes.load("quickstart-gossip", ["data.name=npz", f"data.dir={tmp_path}"]))
@@ -115,23 +80,6 @@ for name in ("quickstart-gossip", "quickstart-server"):
 """
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=100)
     assert done.stdout == "False\nFalse\n", done.stderr
-
-
-def test_the_averaging_rate_is_told_where_the_codec_decides_it():
-    choco = ["gossip.algorithm=choco-sgd", "codec.name=topk"]
-    recipe = recipes.load("quickstart-gossip", [*choco, "codec.params.ratio=0.1"])
-    assert "gossip.params.eta = 0.15," in remark(recipe) and not notices(recipe)
-    assert not remark(recipes.load("quickstart-gossip", [*choco, "gossip.params.eta=0.05"]))
-    assert not remark(recipes.load("quickstart-gossip", ["gossip.algorithm=choco-sgd"]))
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"), [(["codec.name=dgc"], True), (["codec.name=dgc", "training.momentum=0"], False), ([], False)]
-)
-def test_two_momentums_are_told(settings: list[str], said: bool) -> None:
-    assert said == any(
-        "momentum of its own" in notice for notice in notices(recipes.load("quickstart-server", settings))
-    )
 
 
 MEMBERS = ("a", "b", "c", "d")
@@ -216,60 +164,6 @@ def test_an_outer_optimiser_of_a_coordinator_is_looked_at_before_the_run() -> No
         wrong = recipes.load("quickstart-server", [*chosen, setting])
         with pytest.raises(ConfigError, match=said):
             preflight(wrong, MEMBERS)
-
-
-@pytest.mark.parametrize(("nodes", "ring"), [(4, False), (5, True), (6, False), (7, True), (8, False), (3, True)])
-def test_a_torus_that_is_a_ring_is_told_before_the_run(nodes: int, ring: bool) -> None:
-    said = notices(recipes.load("quickstart-gossip", ["gossip.topology=torus", f"run.nodes={nodes}"]))
-    assert any(f"of {nodes} boards it is a ring" in notice for notice in said) == ring
-
-
-def test_the_rate_with_a_memory_is_its_own() -> None:
-    told = {}
-    for algorithm in ("deep-squeeze", "sparse-push", "choco-sgd", "quant-sgp"):
-        settings = [f"gossip.algorithm={algorithm}", "codec.name=4-bit-elastiquant"]
-        said = remark(recipes.load("quickstart-gossip", settings))
-        told[algorithm] = said.split("gossip.params.eta = ")[1].split(",")[0]
-    assert told == {"deep-squeeze": "0.19", "sparse-push": "0.19", "choco-sgd": "0.83", "quant-sgp": "0.83"}
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "codec", "told"),
-    [
-        ("deep-squeeze", ["codec.name=qsgd"], True),
-        ("dpsgd", ["codec.name=qsgd"], False),
-        ("deep-squeeze", ["codec.name=auto"], False),  # a dead zone where there is a memory
-        ("deep-squeeze", ["codec.name=auto", "codec.params.error=0.4"], False),
-    ],
-)
-def test_a_codec_that_outgrows_the_memory_is_told(algorithm: str, codec: list[str], told: bool) -> None:
-    said = notices(recipes.load("quickstart-gossip", [f"gossip.algorithm={algorithm}", *codec]))
-    assert any(f"{algorithm} remembers what a message loses" in notice for notice in said) == told
-
-
-@pytest.mark.parametrize(("codec", "told"), [("co3", True), ("ef-signsgd", True), ("signsgd", False), ("qsgd", False)])
-def test_a_second_memory_is_told_where_differences_are_one(codec: str, told: bool) -> None:
-    said = notices(recipes.load("quickstart-gossip", ["gossip.algorithm=choco-sgd", f"codec.name={codec}"]))
-    assert any("has a memory of its own" in notice for notice in said) == told
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "codec", "told"),
-    [
-        ("choco-sgd", ["dither", "error=2"], True),
-        ("quant-sgp", ["dither", "error=0.9"], False),
-        ("motef", ["dither", "bytes=350"], True),
-        ("quant-sgp", ["randk", "ratio=0.1"], True),
-        ("choco-sgd", ["2-bit-qsgd"], True),
-        ("motef", ["deadzone", "error=0.99"], False),
-        ("choco-sgd", ["auto"], False),
-    ],
-)
-def test_a_codec_with_which_differences_grow_is_told(algorithm: str, codec: list[str], told: bool) -> None:
-    name, *params = codec
-    settings = [f"gossip.algorithm={algorithm}", f"codec.name={name}", *(f"codec.params.{p}" for p in params)]
-    said = notices(recipes.load("quickstart-gossip", [*settings, "training.momentum=0"]))
-    assert any("differences, which may grow from round to round" in notice for notice in said) == told, said
 
 
 def test_keys_that_a_script_does_not_go_by_are_named(tmp_path):

@@ -74,7 +74,7 @@ def test_a_resumed_run_is_looked_at_and_shown_as_a_new_one_is(
     [
         (["run"], "name a RECIPE"),
         (["run", "quickstart-gossip", "--resume", "x"], "name a RECIPE"),
-        (["run", "--resume", "x", "--nodes", "3"], "leave --set, --boards, --alone and --dry-run out"),
+        (["run", "--resume", "x", "--boards", "3"], "leave --set, --boards, --alone and --dry-run out"),
     ],
 )
 def test_a_recipe_or_a_folder(arguments: list[str], said: str) -> None:

@@ -79,7 +79,7 @@ def test_two_processes_exchange_what_they_are_told_to(kind):
 
 @pytest.mark.slow  # each kind of fleet that it measures is played above
 def test_the_command(tmp_path):
-    words = ["mesh", "--case", "ring", "--case", "memory", "--nodes", "3", "--repeat", "1", "--rounds", "5", "--json"]
+    words = ["mesh", "--case", "ring", "--case", "memory", "--boards", "3", "--repeat", "1", "--rounds", "5", "--json"]
     done = CliRunner().invoke(bench, [*words, "--check", "--save", str(tmp_path)], standalone_mode=False)
     document = json.loads(done.stdout)
     assert [(row["case"], row["nodes"], row["rounds"]) for row in document["rows"]] == [

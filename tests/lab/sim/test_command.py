@@ -39,16 +39,16 @@ def invoke(*words: str) -> Any:
 
 
 def test_replay_prints_a_trace_and_its_hash() -> None:
-    done = invoke("--seed", "4", "--nodes", "3", "--rounds", "4", "--algorithm", "choco-sgd")
+    done = invoke("--seed", "4", "--boards", "3", "--rounds", "4", "--algorithm", "choco-sgd")
     assert done.return_value == 0 and "# hash " in done.output and "steps in round" in done.output
     assert "# 0 violations; in the end the models differ by at most" in done.output
     assert "# run twice, with the same hash" in done.output
-    again = invoke("--seed", "4", "--nodes", "3", "--rounds", "4", "--algorithm", "choco-sgd", "--json")
+    again = invoke("--seed", "4", "--boards", "3", "--rounds", "4", "--algorithm", "choco-sgd", "--json")
     assert json.loads(again.output)["hash"] in done.output and json.loads(again.output)["spread"] >= 0
 
 
 def test_a_campaign_as_json_has_the_promised_fields() -> None:
-    done = invoke("--campaign", "6", "--jobs", "1", "--nodes", "3", "--rounds", "4", "--json")
+    done = invoke("--campaign", "6", "--jobs", "1", "--boards", "3", "--rounds", "4", "--json")
     document = json.loads(done.output)
     assert {"schedules", "violations", "faults", "schedules_per_s", "first_failure_seed"} <= set(document)
     assert done.return_value == 0 and document["schedules"] == 6 and document["first_failure_seed"] is None
@@ -56,7 +56,7 @@ def test_a_campaign_as_json_has_the_promised_fields() -> None:
 
 
 def test_a_campaign_counts_algorithms_topologies_and_codecs() -> None:
-    words = ("--campaign", "3", "--jobs", "1", "--nodes", "3", "--rounds", "2", "--faults", "none")
+    words = ("--campaign", "3", "--jobs", "1", "--boards", "3", "--rounds", "2", "--faults", "none")
     fixed = ("--algorithm", "dpsgd+nesterov", "--topology", "ring", "--codec", "qsgd:bits=6")
     done = invoke(*words, *fixed)
     for line in ("algorithms: dpsgd 3", "momentum: nesterov 3", "topologies: ring 3", "codecs: qsgd:bits=6 3"):
@@ -81,7 +81,7 @@ def test_what_goes_another_way_when_run_again_is_made_small_as_such(monkeypatch:
     campaigns = importlib.import_module("lab.sim.campaign")  # the package has a function of this name
     for module in (campaigns, command):
         monkeypatch.setattr(module, "run", run)
-    done = invoke("--campaign", "1", "--jobs", "1", "--nodes", "4", "--faults", "loss=0.2,pause,delay,crash")
+    done = invoke("--campaign", "1", "--jobs", "1", "--boards", "4", "--faults", "loss=0.2,pause,delay,crash")
     assert done.return_value == 6 and "made small" in done.output
     printed = shlex.split(done.output.splitlines()[-1])[3:]
     kinds = printed[printed.index("--faults") + 1]
@@ -95,7 +95,7 @@ def test_what_goes_another_way_when_run_again_is_made_small_as_such(monkeypatch:
 def test_a_failure_that_does_not_come_again_is_not_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
     hashes = iter(["one", "two"])
     monkeypatch.setattr(trace.Trace, "digest", lambda _: next(hashes, "the same"))
-    done = invoke("--campaign", "1", "--jobs", "1", "--nodes", "4", "--seed", "3")
+    done = invoke("--campaign", "1", "--jobs", "1", "--boards", "4", "--seed", "3")
     assert "which did not come again when it was looked for once more:" in done.output
     assert schedule_of(3, Options(nodes=4, mode="both")).command() in done.output
 
@@ -121,7 +121,7 @@ def test_a_recipe_fixes_its_parts() -> None:
 
 def test_a_failure_ends_with_6_and_a_command_that_replays_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkers, "ROW_TOLERANCE", -1.0)  # no row is right any more
-    fixed = ("--nodes", "3", "--rounds", "3", "--algorithm", "dpsgd", "--topology", "ring")
+    fixed = ("--boards", "3", "--rounds", "3", "--algorithm", "dpsgd", "--topology", "ring")
     done = invoke("--campaign", "2", "--jobs", "1", *fixed)
     assert done.return_value == 6 and "made small" in done.output and "weights" in done.output
     replayed = invoke("--seed", "1", *fixed)

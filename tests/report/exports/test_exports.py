@@ -1,15 +1,13 @@
 """Exports of a run folder, each read back by what it is made for."""
 
 import csv
-import json
 
 import pytest
 
-from edgegossip.report.exports.columns import write_csv, write_parquet
-from edgegossip.report.exports.tensorboard import masked_crc32c, write_tensorboard
-from edgegossip.report.exports.trace import parse_spans, write_trace
+from edgegossip.report.exports.columns import write_csv
+from edgegossip.report.exports.tensorboard import write_tensorboard
 from edgegossip.report.web.view import RunView
-from edgegossip.telemetry.records import PARTS, EventRecord, MetricsRecord
+from edgegossip.telemetry.records import EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from tests.report.web.synthetic import AHEAD_S, START_UNIX_S, write_run
 
@@ -69,72 +67,6 @@ def test_times_are_on_one_clock_and_events_in_their_order(tmp_path):
     expected = [(1.0, "started"), (11.0, "started"), (13.0, "lost"), (13.5, "peer-down")]
     assert [(float(e["t_s"]), e["event"]) for e in events] == expected
     assert [float(row["t_s"]) for row in csv.DictReader((tmp_path / "metrics.csv").open())] == [12.0]
-    trace = json.loads(write_trace([view], tmp_path / "trace.json").read_text())["traceEvents"]
-    assert [(e["ts"] / 1e6, e["name"]) for e in trace if e["ph"] == "i"] == expected
-    assert [e["ts"] for e in trace if e["name"] == "round 1"] == [11.5e6]
-
-
-def test_parquet_has_the_same_columns_with_types(view, records, tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow: pip install '.[parquet]'")
-    paths = {path.name: path for path in write_parquet([view], tmp_path)}
-    table = parquet.read_table(paths["metrics.parquet"])
-    assert table.num_rows == len(records) and str(table.schema.field("step").type) == "int64"
-    losses = dict(
-        zip(
-            zip(table["node"].to_pylist(), table["step"].to_pylist(), strict=True),
-            table["train/loss"].to_pylist(),
-            strict=True,
-        )
-    )
-    assert losses == {(r.node, r.step): r.number("train/loss") for r in records}
-    assert table["eval/accuracy"].null_count == sum("eval/accuracy" not in r.values for r in records)
-    assert parquet.read_table(paths["events.parquet"])["event"].to_pylist()[-1] == "finished"
-
-
-def test_a_trace_has_every_round_with_its_parts_inside(view, records, tmp_path):
-    events = json.loads(write_trace([view], tmp_path / "trace.json").read_text())["traceEvents"]
-    threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    slices = [e for e in events if e["ph"] == "X"]
-    rounds = {(threads[e["pid"], e["tid"]], e["name"]): e for e in slices if e["cat"] == "round"}
-    assert len(rounds) == len(records)
-    for record in records:
-        whole = rounds[record.node, f"round {record.step + 1}"]
-        assert whole["dur"] == pytest.approx(1e6 * record.number("time/round_s"), abs=0.1)
-        assert whole["args"]["train/loss"] == record.number("train/loss")
-        inside = [
-            e for e in slices
-            if e["cat"] == "part" and threads[e["pid"], e["tid"]] == record.node
-            and whole["ts"] - 2 <= e["ts"] < whole["ts"] + whole["dur"] - 2
-        ]  # fmt: skip
-        for part in PARTS:
-            spent = sum(e["dur"] for e in inside if e["name"] == part)
-            assert spent == pytest.approx(1e6 * record.number(f"time/{part}_s"), abs=3)
-    first = {threads[e["pid"], e["tid"]]: e["ts"] + e["dur"] for e in slices if e["name"] == "round 1"}
-    assert len(first) == 6 and max(first.values()) - min(first.values()) < 1  # all end together, to a microsecond
-    counters = [e for e in events if e["ph"] == "C" and e["name"] == f"sys/temperature_c {records[0].node}"]
-    assert counters[0]["args"]["value"] == records[0].number("sys/temperature_c")
-    assert counters[0]["ts"] == pytest.approx(first[records[0].node], abs=1)  # read at the end of its round
-    assert sum(e["ph"] == "i" for e in events) == len(view.tables.events)
-
-
-def test_stretches_of_a_round_stand_as_they_were():
-    assert parse_spans("C812c7e35t5w120d8?3x9") == [
-        ("compute", 812e-6, True), ("compute", 7e-6, False), ("encode", 35e-6, False),
-        ("transmit", 5e-6, False), ("wait", 120e-6, False), ("decode", 8e-6, False),
-    ]  # fmt: skip
-
-
-def test_what_is_sent_while_a_board_computes_stands_within_the_computing(tmp_path):
-    folder = write_run(tmp_path, boards=2, rounds=2)
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write('{"node": "pi-00", "step": 2, "t_s": 9.5, "time/round_s": 1.0, "time/spans": "C600000c400000"}\n')
-    view = RunView(folder)
-    view.read()
-    events = json.loads(write_trace([view], tmp_path / "trace.json").read_text())["traceEvents"]
-    [sent] = [e for e in events if e.get("cat") == "beside"]
-    assert sent["name"] == "transmit" and sent["dur"] == 0.6e6
-    computed = [(e["ts"], e["dur"]) for e in events if e["name"] == "compute"]
-    assert (sent["ts"], sent["dur"]) in computed
 
 
 def test_numbers_that_no_one_should_have_written_stop_no_export(tmp_path):
@@ -149,14 +81,7 @@ def test_numbers_that_no_one_should_have_written_stop_no_export(tmp_path):
     view.read()
     write_csv([view], tmp_path / "csv")
     write_tensorboard([view], tmp_path / "board")
-    trace = json.loads(write_trace([view], tmp_path / "trace.json").read_text())
-    assert len(trace["traceEvents"]) > 10 and len(view.whole()) == 2
-
-
-def test_checksums_are_those_of_the_standard():
-    mask = lambda crc: ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF  # noqa: E731
-    known = {b"": 0, b"123456789": 0xE3069283, bytes(32): 0x8A9136AA, b"\xff" * 32: 0x62A8AB43}  # RFC 3720, B.4
-    assert masked_crc32c(list(known)) == [mask(crc) for crc in known.values()]
+    assert len(view.whole()) == 2
 
 
 def test_tensorboard_reads_its_event_files(view, records, tmp_path):

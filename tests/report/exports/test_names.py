@@ -3,14 +3,11 @@ in an export."""
 
 import csv
 import json
-from collections import Counter
 
 import pytest
 
 from edgegossip.report.exports.columns import columns_of, write_csv
 from edgegossip.report.exports.tensorboard import write_tensorboard
-from edgegossip.report.exports.trace import write_trace
-from edgegossip.report.web.serve import exposition
 from edgegossip.report.web.view import names_of, read_runs
 
 ALIKE = ["pi-1/runs/x", "pi-2/runs/x", "pi-2/runs/y"]
@@ -31,11 +28,6 @@ def alike(tmp_path):
     return read_runs([write(tmp_path / p, {"node": "a", "train/loss": float(k)}) for k, p in enumerate(ALIKE)])
 
 
-def samples(views):
-    """Of the exposition, with how often each is there."""
-    return Counter(line.rpartition(" ")[0] for line in exposition(views).splitlines() if not line.startswith("#"))
-
-
 def test_runs_of_one_name_are_told_apart_by_where_they_are(alike, tmp_path, monkeypatch):
     assert names_of(alike) == ["pi-1/runs/x", "pi-2/runs/x", "y"]
     assert names_of([alike[2], alike[2], alike[2]]) == ["y", "y (2)", "y (3)"]
@@ -50,19 +42,6 @@ def test_runs_of_one_name_have_event_files_of_their_own(alike, tmp_path):
 
 def test_runs_of_one_name_are_told_apart_in_every_table(alike, tmp_path):
     assert columns_of(alike)["metrics"]["run"] == columns_of(alike)["events"]["run"] == names_of(alike)
-    trace = json.loads(write_trace(alike, tmp_path / "trace.json").read_text())["traceEvents"]
-    assert [e["args"]["name"] for e in trace if e["name"] == "process_name"] == names_of(alike)
-
-
-def test_prometheus_gets_no_sample_twice(alike, tmp_path):
-    own = {"eval/top_1": 0.5, "eval_top/1": 0.7, "rounds": 1.0, "time/late": 1.0, "time_late/total": 2.0}
-    views = [*alike, *read_runs([write(tmp_path / "own", {"node": "a", **own})])]
-    found = samples(views)
-    assert set(found.values()) == {1}
-    for name in own:
-        assert f'edgegossip_value{{run="own",node="a",metric="{name}"}}' in found
-    types = Counter(line.split()[2] for line in exposition(views).splitlines() if line.startswith("# TYPE"))
-    assert set(types.values()) == {1} and 'edgegossip_train_loss{run="y",node="a"}' in found
 
 
 @pytest.mark.parametrize("node", ["ABSOLUTE", "../../../up", "..", ".", "a/b", "a\\b", "nul\0", "\ud800", "%2E"])

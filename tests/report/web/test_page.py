@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip.report.web.page import page, write_page
-from edgegossip.report.web.view import MOST_EVENTS, MOST_SPANS, PageState, RunView, Table, Tables, pack, unpack
+from edgegossip.report.web.view import MOST_EVENTS, MOST_SPANS, PageState, RunView, Table, Tables, pack
 from edgegossip.telemetry.records import EventRecord, MetricsRecord, to_line
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.types import DataError
+from tests.report.web.packed import unpack
 from tests.report.web.synthetic import write_run
 
 

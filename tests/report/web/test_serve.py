@@ -1,7 +1,6 @@
 """The live page's server, asked over real sockets."""
 
 import http.client
-import re
 import socket
 import threading
 from contextlib import ExitStack, suppress
@@ -9,11 +8,10 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from edgegossip.report.web.serve import PORT, LiveRuns, PageServer, listen
-from edgegossip.report.web.view import unpack
 from edgegossip.security import https
 from edgegossip.telemetry.records import MetricsRecord, to_line
-from edgegossip.telemetry.run_folder import read_run
 from edgegossip.types import HostError
+from tests.report.web.packed import unpack
 from tests.report.web.synthetic import write_run
 
 
@@ -102,35 +100,6 @@ def test_on_the_network_this_machine_is_let_in_by_its_own_names(served, monkeypa
     assert on_loopback.may_ask("pi-7.lan") and not on_loopback.may_ask("pi-7.local")
 
 
-def test_prometheus_gets_counters_and_gauges(served):
-    folder, server = served
-    status, headers, body = ask(server, "/metrics")
-    assert status == 200 and headers["Content-Type"].startswith("text/plain; version=0.0.4")
-    lines = body.decode().splitlines()
-    sample = re.compile(r'([a-z_]+)\{run="[^"]+",node="([^"]+)"(,[a-z]+="[^"]*")?\} (\S+)')
-    found = {}
-    for line in lines:
-        if line.startswith("# HELP"):
-            continue
-        if line.startswith("# TYPE"):
-            (name,) = re.fullmatch(r"# TYPE ([a-z_]+) (?:counter|gauge)", line).groups()
-        else:
-            match = sample.fullmatch(line)
-            assert match and match[1] == name, line  # a metric's samples are together, below its type
-            found[match[1], match[2], match[3]] = float(match[4])
-    records = [r for r in read_run(folder).metrics() if r.node == "pi-00"]
-    seconds = sum(r.number("time/compute_s") for r in records)
-    assert found["edgegossip_time_compute_seconds_total", "pi-00", None] == pytest.approx(seconds)
-    assert found["edgegossip_sys_temperature_celsius", "pi-00", None] == records[-1].number("sys/temperature_c")
-    assert (
-        found["edgegossip_state", "pi-00", ',state="finished"'] == 1 and found["edgegossip_rounds", "pi-00", None] == 20
-    )
-    measured = sum(r.number("sys/energy_j") is not None for r in records)
-    assert found.get(("edgegossip_energy_rounds", "pi-00", None), 0) == measured
-    sent = sum(r.number("link/pi-01_bytes") or 0 for r in records)
-    assert found["edgegossip_link_bytes_total", "pi-00", ',peer="pi-01"'] == sent
-
-
 def test_only_reading(served):
     for method in ("POST", "PUT", "DELETE", "OPTIONS"):
         assert ask(served[1], "/", method)[0] == 501
@@ -170,7 +139,7 @@ def test_connections_that_ask_for_nothing_have_an_end(served, monkeypatch):
         for s in there:
             with suppress(OSError):  # it had to go
                 s.sendall(b"GET / HT")
-        assert ask(server, "/metrics")[0] == 200
+        assert ask(server, "/")[0] == 200
         for s in there:
             with suppress(ConnectionError):
                 assert s.recv(1) == b""
