@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
 import zipfile
 import zlib
@@ -245,7 +246,7 @@ class ModelFile(Mapping[str, NDArray[Any]]):
 
 def entry_of(archive: np.lib.npyio.NpzFile, name: str) -> NDArray[Any]:
     """Read an array of an .npz file. Raises ValueError for one that claims to be larger than its
-    entry, before it takes memory."""
+    entry, or is larger than memory, before it takes any."""
     assert archive.zip is not None
     entry = next(e for e in archive.zip.infolist() if e.filename in (name, f"{name}.npy"))
     with archive.zip.open(entry) as file:
@@ -254,6 +255,9 @@ def entry_of(archive: np.lib.npyio.NpzFile, name: str) -> NDArray[Any]:
         shape, _, dtype = read(file)
     if math.prod(shape) * max(dtype.itemsize, 1) > entry.file_size:
         raise ValueError(f"{name} claims to be {dtype}{list(shape)} in {entry.file_size} bytes")
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if entry.compress_size < entry.file_size > memory:
+        raise ValueError(f"{name} has {entry.file_size} bytes when it is unpacked, and this machine {memory} of memory")
     array: NDArray[Any] = archive[name]
     return array
 

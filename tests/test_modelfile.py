@@ -4,6 +4,7 @@ is trusted."""
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -130,3 +131,14 @@ def test_an_archive_with_objects_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "torn.npz").write_bytes(b"")
     with pytest.raises(DataError, match="cannot read a model from .*torn.npz"):
         ModelFile(tmp_path / "torn.npz")
+
+
+def test_a_packed_array_that_memory_does_not_hold_is_refused_before_it_takes_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez_compressed(tmp_path / "a.npz", bomb=np.zeros(1 << 20), fits=np.zeros(10))
+    monkeypatch.setattr(os, "sysconf", lambda name: 1 << 10)
+    file = ModelFile(tmp_path / "a.npz")
+    assert file["fits"].shape == (10,)
+    with pytest.raises(DataError, match=r"bomb has 8\d* bytes when it is unpacked, and this machine 1048576 of"):
+        file["bomb"]

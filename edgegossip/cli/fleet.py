@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ import click
 from edgegossip.cli.options import FLEET, JSON, OUTPUT, command
 from edgegossip.mesh import address as addresses
 from edgegossip.options import REQUIRED, option
-from edgegossip.types import ConfigError, EdgegossipError
+from edgegossip.types import ConfigError, EdgegossipError, UsageError
 
 if TYPE_CHECKING:
     from edgegossip.fleet.store import Fleet
@@ -168,7 +169,7 @@ class Add:
 def add(options: Add) -> int:
     """Issue a certificate and make a folder for each of NAMES, and keep what their kits will
     have."""
-    from edgegossip.fleet import provisioning
+    from edgegossip.fleet import orders, provisioning
     from edgegossip.fleet.store import Fleet
 
     names, folder, role, again = options.names, options.folder, options.role, options.again
@@ -182,7 +183,7 @@ def add(options: Add) -> int:
             (provisioning.load_profile(folder, name) if again else provisioning.Profile()).changed(**given)
     present = present.add_all(names, role, options.years, options.hosts, again=again)
     if given:
-        provisioning.set_profiles(present, names, given)
+        orders.change(present, names, given)
     new = [m for m in present.members if m.name in names and m.revoked is None]
     if options.as_json:
         click.echo(json.dumps([m.document() for m in new], indent=2))
@@ -217,17 +218,42 @@ def set_(options: Set) -> int:
     Boards that check in with `fleet serve` take over what they run within a minute, and begin with
     it at once.
     """
-    from edgegossip.fleet import provisioning
+    from edgegossip.fleet import orders
     from edgegossip.fleet.store import Fleet
 
     given = options.profile.given()
     if not given:
         raise click.UsageError("say what to change, such as --coordinator HOST:PORT")
-    provisioning.set_profiles(Fleet.open(options.folder), options.names, given)
+    orders.change(Fleet.open(options.folder), options.names, given)
     click.echo(
         f"kept for {', '.join(options.names)}; what they run, boards take over when they check in; the rest needs a "
         "new kit"
     )
+    return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renew:
+    """Options of `edgegossip fleet renew`."""
+
+    names: tuple[str, ...] = option((), argument=True)
+    folder: Path = FLEET()
+
+
+@command(Renew, fleet)
+def renew(options: Renew) -> int:
+    """Sign anew what NAMES (none: all) run and which release they have.
+
+    An order counts for 90 days. After that a board goes on as it is, and says each day in its log
+    that it has heard nothing newer: somebody may keep orders back. `fleet set`, `fleet release
+    push` and `fleet revoke` sign anew, too.
+    """
+    from edgegossip.fleet import orders
+    from edgegossip.fleet.store import Fleet
+
+    present = Fleet.open(options.folder)
+    names = orders.renew(present, options.names or present.boards)
+    click.echo(f"signed for {orders.DAYS} days: {', '.join(names) or 'nothing, for nothing says what boards run'}")
     return 0
 
 
@@ -313,6 +339,7 @@ def revoke(options: Revoke) -> int:
     crl.pem in its identity folder. A coordinator that serves from this very folder sees it by
     itself. Ends with 0 only if everybody who was to be told goes by this folder's list then.
     """
+    from edgegossip.fleet import orders
     from edgegossip.fleet.store import Fleet
 
     names, boards = options.names, options.boards
@@ -321,6 +348,9 @@ def revoke(options: Revoke) -> int:
     present = Fleet.open(options.folder).revoke(*names)
     if names and not options.as_json:
         click.echo(f"revoked {', '.join(names)}: {options.folder / 'crl.pem'} is list {present.crl_number}")
+    if names:  # orders name the list, so that nobody can keep it back from boards
+        with suppress(UsageError):  # without an operator nobody is told anything
+            orders.renew(present, present.boards)
     told = _tell(present, boards)
     if options.as_json:
         click.echo(json.dumps({**_document(present), "told": told.document()}, indent=2))
@@ -458,10 +488,10 @@ class PushCommand:
 def push(options: PushCommand) -> int:
     """Have BOARDS (none named: all) take this release when they next check in with
     `fleet serve`."""
-    from edgegossip.fleet import releases
+    from edgegossip.fleet import orders
     from edgegossip.fleet.store import Fleet
 
-    number, names = releases.push(Fleet.open(options.folder), options.bundle, options.boards)
+    number, names = orders.push(Fleet.open(options.folder), options.bundle, options.boards)
     click.echo(f"release number {number} is for {', '.join(names)}; they fetch it when they check in")
     click.echo("next: edgegossip fleet release status")
     return 0

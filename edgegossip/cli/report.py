@@ -13,7 +13,7 @@ from edgegossip.cli.options import JSON, RUNS, TOGETHER, command
 from edgegossip.options import REQUIRED, option
 from edgegossip.report.exports import Exports
 from edgegossip.report.style import Figures
-from edgegossip.types import EXIT_OK, ConfigError
+from edgegossip.types import EXIT_OK, ConfigError, DataError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +83,13 @@ def runs(options: Runs) -> None:
     from edgegossip.telemetry.summary import summarise
 
     folders = sorted((path for path in options.runs.glob("*") if (path / "recipe.toml").is_file()), reverse=True)
-    data = [read_run(folder) for folder in folders]
-    summaries = [run.summary or summarise(run) for run in data]
+    summaries = []
+    for folder in folders:
+        try:
+            run = read_run(folder)
+            summaries.append(run.summary or summarise(run))
+        except DataError as error:  # the others are listed all the same
+            click.echo(f"edgegossip: {error}", err=True)
     if options.as_json:
         click.echo(json.dumps(summaries))
     elif summaries:

@@ -1,6 +1,6 @@
 """Check-ins of boards: `edgegossip fleet serve` answers them on the machine that has the fleet's
 folder, and `fleet status` shows what boards last said (checkins/NAME.json). They get the time, the
-newest revocation list and their release (edgegossip/update/client.py).
+newest revocation list, the operator's order and their release (edgegossip/update/client.py).
 
 Only boards of the fleet reach it (security/https.py). A report is bounded and kept as plain
 values."""
@@ -12,13 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
 from edgegossip.files import write_file
-from edgegossip.fleet import provisioning, releases
+from edgegossip.fleet import orders, releases
 from edgegossip.fleet.store import CHECKINS, Fleet, coordinator_of
 from edgegossip.mesh import address as addresses
 from edgegossip.security.admission import Admission
@@ -28,13 +29,14 @@ from edgegossip.security.limits import RateLimitedLog
 from edgegossip.types import DataError, EdgegossipError, NodeId
 from edgegossip.untrusted import printable, request_target, whole_number
 from edgegossip.update.client import CHECK_IN, MAX_ANSWER_BYTES, RELEASE, REVOCATIONS
+from edgegossip.update.order import Order
 
 SILENT_S = 30.0
 LATE_S = 180.0  # boards check in every minute
 APART_S = 10.0  # a report may be as long on its way
 MAX_PART_BYTES = 8 << 20
 _TEXTS = ("version", "release", "packages", "state", "status", "system", "kernel")
-_NUMBERS = ("sequence", "restarts", "uptime_s", "upgraded_s")
+_NUMBERS = ("number", "sequence", "restarts", "uptime_s", "upgraded_s")
 
 Say = Callable[[str], None]
 
@@ -71,16 +73,15 @@ class CheckIns:
             is_new, self._seen[name] = self._seen.get(name) != news, news
         if is_new:
             self._tell(name, news)
-        wanted = releases.load(self.folder).wanted.get(name, 0)
-        answer = {"time_s": time.time(), "crl_number": self.admission.identity.revocations.number, "sequence": wanted}
+        answer = {"time_s": time.time(), "crl_number": self.admission.identity.revocations.number}
         return answer | self._order(name, report.get("number"))
 
     def _order(self, name: NodeId, number: object) -> dict[str, Any]:
-        """Return what it should run, where the operator has changed that since its last word."""
+        """Return its order, where the operator has signed one since its last word."""
         if not isinstance(number, int):
             return {}
         try:
-            order = provisioning.order(self.folder, name, number, self.admission.identity)
+            order = orders.newer(self.folder, name, number, self.admission.identity)
         except DataError as error:
             self._tell(name, str(error))
             return {}
@@ -200,6 +201,7 @@ class BoardStatus:
     pending: int | None = None  # security updates that wait; None: it does not know
     upgraded_ago_s: float | None = None  # since apt last looked and installed what there was; None: never
     restart_due: bool = False  # to begin with what was installed
+    order: str = ""  # what the operator has to know of its order
 
     @property
     def update(self) -> str:
@@ -224,8 +226,18 @@ def status(fleet: Fleet, now_s: float) -> tuple[BoardStatus, ...]:
         report = fleet.last_check_in(name)
         ago_s = None if report is None else max(0.0, now_s - float(report.get("at_s", 0)))
         seen = "never" if ago_s is None else "here" if ago_s < LATE_S else "late"
-        found.append(_seen(name, seen if name in valid else "revoked", ago_s, report or {}, wanted.get(name, 0), now_s))
+        row = _seen(name, seen if name in valid else "revoked", ago_s, report or {}, wanted.get(name, 0), now_s)
+        order = orders.last(fleet.folder, name) if name in valid else None
+        number = int((report or {}).get("number", 0))
+        found.append(row if order is None else replace(row, order=_news(order, number, now_s)))
     return tuple(found)
+
+
+def _news(order: Order, number: int, now_s: float) -> str:
+    """Say what is to be done or waited for of a board's order, where anything is."""
+    if order.until_s - now_s < 30 * 86_400:
+        return f"its order counts until {datetime.fromtimestamp(order.until_s, UTC).date()}: edgegossip fleet renew"
+    return f"order {order.number} is on its way" if number < order.number else ""
 
 
 def table(rows: Sequence[BoardStatus], ago: Callable[[float], str]) -> list[str]:
@@ -233,7 +245,7 @@ def table(rows: Sequence[BoardStatus], ago: Callable[[float], str]) -> list[str]
     lines = [("board", "seen", "at", "version", "service", "system", "what it does")]
     for row in rows:
         when = row.seen if row.ago_s is None else f"{row.seen}, {ago(row.ago_s)} ago"
-        what = "; ".join(filter(None, (row.update, row.clock, row.status)))
+        what = "; ".join(filter(None, (row.update, row.order, row.clock, row.status)))
         lines.append((row.name, when, row.address, row.version, row.state, _system(row, ago), what))
     widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]

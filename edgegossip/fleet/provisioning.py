@@ -1,8 +1,5 @@
 """A board's provisioning bundle, made of what the fleet's folder knows of it: its identity, and its
-profile, which is kept as profiles/NAME.json, for its owner only.
-
-The operator's key signs when the operator speaks: a bundle, and with each change of a profile an
-order (orders/NAME.json), which `fleet serve` hands to the board without any key of its own."""
+profile, which is kept as profiles/NAME.json, for its owner only."""
 
 from __future__ import annotations
 
@@ -18,9 +15,8 @@ from edgegossip.files import write_file
 from edgegossip.fleet.kitfile import ProvisioningBundle, Wifi
 from edgegossip.fleet.store import Fleet
 from edgegossip.mesh import address as addresses
-from edgegossip.security.identity import CA, CERTIFICATE, CRL, KEY, Identity
-from edgegossip.types import ConfigError, DataError, EdgegossipError, NodeId, UsageError
-from edgegossip.update.client import Order
+from edgegossip.security.identity import CA, CERTIFICATE, CRL, KEY
+from edgegossip.types import ConfigError, DataError, NodeId, UsageError
 
 BOARDS = (
     *("raspberry-pi-3", "raspberry-pi-4", "raspberry-pi-5", "raspberry-pi-zero-2-w"),
@@ -28,7 +24,6 @@ BOARDS = (
     "other",
 )
 LISTEN = "0.0.0.0:7700"
-ORDERS = "orders"  # folder of what boards are told to run
 # What a board that joins says itself (node/bootstrap.py): its own matters, and functions that it
 # trusts.
 _OWN = ("data.dir=", "data.name=", "model.name=", "run.threads=", "evaluation.", "network.", "checkpoint.")
@@ -51,7 +46,7 @@ class Profile:
     boards: tuple[NodeId, ...] = ()  # of the run of a mesh; none: all of the fleet
     listen: str = LISTEN
     check_in: str = ""  # HOST:PORT of `edgegossip fleet serve`
-    number: int = 0  # how many times this was changed: a board that checks in takes over a newer command line
+    number: int = 0  # of the last order to it, see edgegossip.fleet.orders
 
     @property
     def runs(self) -> bool:
@@ -71,7 +66,7 @@ class Profile:
             new = replace(new, coordinator="")
         if (self.join and new.coordinator) or (self.coordinator and new.join):
             new = replace(new, recipe=given.get("recipe") or "", settings=given.get("settings") or ())
-        checked = _checked(replace(new, number=self.number + 1))
+        checked = _checked(new)
         _check_run(checked)
         return checked
 
@@ -179,12 +174,9 @@ def load_profile(folder: Path, name: NodeId) -> Profile:
 
 def keep_profile(folder: Path, name: NodeId, profile: Profile) -> None:
     """Write a board's profile into the fleet's folder. Raises OSError."""
-    _keep_for_owner(_file(folder, name), asdict(profile))
-
-
-def _keep_for_owner(file: Path, document: Mapping[str, Any]) -> None:
+    file = _file(folder, name)
     file.parent.mkdir(mode=0o700, exist_ok=True)
-    write_file(file, (json.dumps(document, indent=1) + "\n").encode(), 0o600)
+    write_file(file, (json.dumps(asdict(profile), indent=1) + "\n").encode(), 0o600)
 
 
 def _file(folder: Path, name: NodeId) -> Path:
@@ -221,24 +213,6 @@ def make_bundle(fleet: Fleet, name: NodeId, now_s: float) -> bytes:
     return bundle.signed(fleet.operator())
 
 
-def order(folder: Path, name: NodeId, number: int, reader: Identity) -> dict[str, str] | None:
-    """Return what that board runs from now on, as the operator signed it with the last change of
-    its profile, when that came after `number`; else None. Raises DataError for an order that the
-    board would not take: damaged, of a revoked operator."""
-    file = _order_file(folder, name)
-    try:
-        found: dict[str, str] = json.loads(file.read_bytes())
-        return found if Order.read(found, reader, name).number > number else None
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, EdgegossipError) as error:
-        raise DataError(f"{file} is no order for {name} ({error}): say it again with `edgegossip fleet set`") from error
-
-
-def _order_file(folder: Path, name: NodeId) -> Path:
-    return folder / ORDERS / f"{name}.json"
-
-
 def write_bundle(file: Path, data: bytes) -> None:
     """Put a bundle into `file`, for its owner only, whatever was there. Raises UsageError."""
     try:
@@ -256,25 +230,6 @@ def in_repository(file: Path) -> bool:
             except OSError:
                 return True
     return False
-
-
-def set_profiles(fleet: Fleet, names: Sequence[NodeId], given: dict[str, Any]) -> None:
-    """Keep what is given (not None) for each of these boards, and sign what they run from now on.
-    All are checked before one is changed. Raises ConfigError, UsageError without a valid
-    operator."""
-    for name in names:
-        fleet.valid_board(name)
-    check_others(fleet, given)
-    new = {name: load_profile(fleet.folder, name).changed(**given) for name in names}
-    orders = {
-        name: Order(name, profile.number, node_arguments(profile, name, fleet.boards)).signed(fleet.operator())
-        for name, profile in new.items()
-        if profile.runs
-    }
-    for name, profile in new.items():
-        keep_profile(fleet.folder, name, profile)
-        if name in orders:  # after its profile: a number that is signed is never given to another command line
-            _keep_for_owner(_order_file(fleet.folder, name), orders[name])
 
 
 def check_others(fleet: Fleet, given: dict[str, Any], new: Sequence[NodeId] = ()) -> None:

@@ -93,8 +93,9 @@ def build(fleet: Fleet, site: Site, output: Path) -> ReleaseManifest:
 
 
 def push(fleet: Fleet, file: Path, boards: Sequence[NodeId]) -> tuple[int, tuple[NodeId, ...]]:
-    """Say that boards (none: all of the fleet) should have the release in that file from now on.
-    Returns its number, and them. Raises ConfigError, DataError, UsageError."""
+    """Take down that boards (none: all of the fleet) should have the release in that file; they
+    hear of it by an order (`orders.push`). Returns its number, and them. Raises ConfigError,
+    DataError, UsageError."""
     head, begin = read_head(file)
     operator = fleet.operator()
     try:
@@ -118,8 +119,9 @@ def push(fleet: Fleet, file: Path, boards: Sequence[NodeId]) -> tuple[int, tuple
             target.parent.mkdir(mode=0o700, exist_ok=True)
             with open(file, "rb") as source:
                 source.seek(begin)
-                _join(fleet, manifest, source, target)
+                digest = _join(fleet, manifest, source, target)
         about = {k: getattr(manifest, k) for k in ("version", "machine", "python", "signed_s")}
+        about["manifest"] = digest
         bundles = {**index.bundles, str(number): about}
         wanted = {**index.wanted, **dict.fromkeys(names, number)}
         _keep(fleet.folder, Index(max(index.next, number + 1), bundles, wanted))
@@ -181,14 +183,16 @@ def _pack(site: Path, files: Iterable[Path], blobs: BinaryIO) -> Iterator[Bundle
         yield BundleEntry(f"site/{path.relative_to(site).as_posix()}", executable, whole.hexdigest(), tuple(pieces))
 
 
-def _join(fleet: Fleet, manifest: ReleaseManifest, blobs: BinaryIO, output: Path) -> None:
-    """Write a signed head, then `blobs` from where it is to its end. Raises OSError."""
+def _join(fleet: Fleet, manifest: ReleaseManifest, blobs: BinaryIO, output: Path) -> str:
+    """Write a signed head, then `blobs` from where it is to its end; return the manifest's digest.
+    Raises OSError."""
     packed = manifest.pack()
     head = Head(packed, fleet.operator().sign(DOMAIN + hashlib.sha256(packed).digest()))
     with replacing(output) as stream:
         stream.write(head.write())
         while part := blobs.read(1 << 20):
             stream.write(part)
+    return head.digest
 
 
 def _keep(folder: Path, index: Index) -> None:

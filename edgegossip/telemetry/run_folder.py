@@ -22,6 +22,7 @@ from typing_extensions import override
 
 from edgegossip.files import make_folder, write_atomic, write_json
 from edgegossip.telemetry.records import (
+    MAX_LINE_BYTES,
     EventRecord,
     LogText,
     MetricsRecord,
@@ -38,6 +39,8 @@ HOLDS = "holds"  # the event of a board with data of its own: `examples`, and JS
 WARN_S = 600.0  # between two words on a disk that takes nothing
 _SAME_SECOND = 1000  # folders of one name that may start in the same second
 _CLAIMS = 200  # tries to lock a folder that somebody looks at just then
+# What a run writes is far below. Folders come from boards, and from other people.
+MAX_DOCUMENT_BYTES = 32 << 20
 
 
 def _to_stderr(text: str) -> None:
@@ -296,14 +299,16 @@ def _records(path: Path) -> Iterator[Record | LogText]:
     if not path.is_file():
         return
     with path.open("rb") as file:
-        for line in file:
+        while line := file.readline(MAX_LINE_BYTES):
             if line.strip():
-                yield parse_record(line)
+                yield parse_record(line)  # a longer one is in pieces, of which none is a record
 
 
 def _document(path: Path, fits: Callable[[Mapping[str, Any]], bool] = lambda _: True) -> Mapping[str, Any] | None:
     if not path.is_file():
         return None
+    if path.stat().st_size > MAX_DOCUMENT_BYTES:
+        raise DataError(f"{path} has more than {MAX_DOCUMENT_BYTES >> 20} MiB; delete it to read the rest of the run")
     try:
         document = whole_characters(json.loads(path.read_bytes()))
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
 """What a board does every minute beside training (`python3 -m edgegossip.update.agent`,
 edgegossip-checkin.service): it checks in with the machine from which its fleet is run. That tells
-it the time, news of revoked boards, and which release it should have; a new release is put beside
-the running one, and the image's guard takes it from there
-(deploy/rootfs/usr/lib/edgegossip/guard.py).
+it the time and news of revoked boards, and hands on the operator's orders: what the board runs and
+which release it has. A new release is put beside the running one, and the image's guard takes it
+from there (deploy/rootfs/usr/lib/edgegossip/guard.py).
 
 A board whose provisioning bundle names no such machine, or that does not reach it, trains all the
 same.
@@ -29,13 +29,16 @@ from edgegossip.files import write_file
 from edgegossip.security.identity import Identity
 from edgegossip.types import EdgegossipError, PeerError, UsageError
 from edgegossip.update.bundle import ReleaseManifest
-from edgegossip.update.client import Client, Order
+from edgegossip.update.client import Client
 from edgegossip.update.install import OTHER_PACKAGES, OsTree, about, install, packages_of, running_from
+from edgegossip.update.order import Order
 
 CONFIG, HOME = Path("/etc/edgegossip"), Path("/opt/edgegossip")
 SYNCHRONISED = Path("/run/systemd/timesync/synchronized")
 NODE, GUARD = "edgegossip-node.service", "edgegossip-guard.service"
 PATIENCE_S = 45.0  # for the first check-in after a boot: the board's clock comes with it
+ORDER = "order.json"  # below the configuration: the newest order, as the operator signed it
+RENEW = "say `edgegossip fleet renew`; if you have, the machine of `edgegossip fleet serve` keeps orders back"
 APART_S = 2.0  # a clock that differs by less is right
 YEAR_S = 365.25 * 86_400.0
 WELL_S = 30.0  # so long a board has been at work with a new release before that counts
@@ -101,27 +104,34 @@ def check_in(machine: ThisBoard, places: Places, say: Callable[[str], None], *, 
     where = str(board.get("check_in", ""))
     if not where:
         return False
+    kept = _kept(places, identity, board)
     running, node = running_from(places.module), machine.node()
     with Client(identity, where) as client:
         before_s = machine.now()
         report = _report(places, running, node)
-        answer = client.check_in({**report, "number": board.get("number", 0), "clock_s": before_s})
+        answer = client.check_in({**report, "number": kept.number if kept else 0, "clock_s": before_s})
         here_s = (before_s + machine.now()) / 2
         if answer.crl_number > identity.revocations.number:
             client.update_revocations()
         ends_s = min(identity.certificate.valid[1], client.coordinator.valid[1])
-        # In the last year a mistake could take the board to where no certificate counts.
-        believed = (float(board.get("issued_s", 0)), ends_s - YEAR_S)
-        _set_clock(machine, answer.time_s, here_s, believed, say)
+        # It was later than this already; and in the last year a mistake could take the board to
+        # where no certificate counts.
+        begins_s = max(float(board.get("issued_s", 0)), kept.signed_s if kept else 0.0)
+        _set_clock(machine, answer.time_s, here_s, (begins_s, ends_s - YEAR_S), say)
         client.check_dates(machine.now())
-        if answer.order is not None:
-            _obey(Order.read(answer.order, identity, identity.name), board, places, say)
+        new = None if answer.order is None else Order.read(answer.order, identity, identity.name)
+        if new is not None:
+            _check(new, kept, board, identity.revocations.number, machine.now())
+        if new is not None and _obey(new, answer.order, kept, board, places, say):
             machine.restart_node()
         elif running and well(node):
             _write(places.home / "checked-in", running)
-        if fetch and wanted(places, running, answer.sequence):
-            _take(client, identity, board, places, running, answer.sequence, say)
-            machine.start_guard()
+        present = new or kept
+        if present is not None:
+            _tell_of_silence(present, places, machine.now(), say)
+            if fetch and wanted(places, running, present.release):
+                _take(client, identity, board, places, running, present, say)
+                machine.start_guard()
     return True
 
 
@@ -147,13 +157,16 @@ def _take(
     board: Mapping[str, Any],
     places: Places,
     running: str,
-    sequence: int,
+    order: Order,
     say: Callable[[str], None],
 ) -> None:
+    sequence = order.release
     head, fetch = client.head(sequence)
     manifest = head.manifest(identity)
-    if manifest.sequence != sequence:
-        raise PeerError(f"asked for release {sequence}, and got release {manifest.sequence}")
+    if (manifest.sequence, head.digest) != (sequence, order.manifest):
+        raise PeerError(
+            f"asked for release {sequence}, and got another than the operator's order names: {manifest.sequence}"
+        )
     if why := _unfit(manifest, packages_of(OsTree(), places.release(running))):
         _give_up(places, sequence, why)
         raise PeerError(f"release {manifest.version} is for another kind of board: {why}")
@@ -289,15 +302,58 @@ def _board(config: Path) -> dict[str, Any]:
         raise UsageError(f"{config}: {error}; this board has no provisioning bundle yet") from error
 
 
-def _obey(order: Order, board: dict[str, Any], places: Places, say: Callable[[str], None]) -> None:
-    """Write another command line for the service. Its number comes last: an order that was half
-    taken over is given again."""
-    if order.number <= int(board.get("number", 0)):
-        raise PeerError(f"an order of number {order.number}, which is not newer than this board's")
-    lines = ["# One argument of `edgegossip node` a line; a new bundle, or `edgegossip fleet set`, replaces this file."]
-    _write(places.config / "node.args", "\n".join([*lines, *order.arguments]) + "\n")
-    _write(places.config / "board.json", json.dumps({**board, "number": order.number}, indent=1) + "\n")
-    say(f"this board runs something else from now on: {' '.join(order.arguments)}")
+def _kept(places: Places, identity: Identity, board: Mapping[str, Any]) -> Order | None:
+    """Return the order that this board goes by; None before the first, and where its provisioning
+    bundle is newer."""
+    try:
+        order = Order.read(json.loads((places.config / ORDER).read_bytes()), identity, identity.name)
+    except (OSError, ValueError, PeerError):  # an operator who was revoked since is believed no longer
+        return None
+    return order if order.number >= int(board.get("number", 0)) else None
+
+
+def _check(new: Order, kept: Order | None, board: Mapping[str, Any], revocations: int, now_s: float) -> None:
+    """Refuse an order that may be somebody's who keeps newer ones back. Raises PeerError."""
+    last = kept.number if kept else int(board.get("number", 0)) - 1
+    if new.number <= last:
+        raise PeerError(f"an order of number {new.number}, which is not newer than this board's")
+    if new.until_s < now_s:
+        raise PeerError(f"an order that counted until {_day(new.until_s)} only: {RENEW}")
+    if new.revocations > revocations:
+        raise PeerError(
+            f"an order from when revocation list {new.revocations} was there, and no list after {revocations}: "
+            "bring the fleet's folder to the machine of `edgegossip fleet serve` again"
+        )
+
+
+def _obey(
+    new: Order,
+    signed: Mapping[str, Any] | None,
+    kept: Order | None,
+    board: Mapping[str, Any],
+    places: Places,
+    say: Callable[[str], None],
+) -> bool:
+    """Keep an order, and write the command line for the service if that is another; return whether
+    it is. The order is kept last: one that was half taken over is given again."""
+    before = kept.arguments if kept else () if new.number > int(board.get("number", 0)) else new.arguments
+    is_other = new.arguments not in ((), before)
+    if is_other:
+        lines = [
+            "# One argument of `edgegossip node` a line; a new bundle, or `edgegossip fleet set`, replaces this file."
+        ]
+        _write(places.config / "node.args", "\n".join([*lines, *new.arguments]) + "\n")
+        say(f"this board runs something else from now on: {' '.join(new.arguments)}")
+    _write(places.config / ORDER, json.dumps(signed) + "\n")
+    return is_other
+
+
+def _tell_of_silence(order: Order, places: Places, now_s: float, say: Callable[[str], None]) -> None:
+    """Say each day that an order has ended, and no newer one has come."""
+    day = _day(now_s)
+    if now_s > order.until_s and _text(places.home / "silence") != day:
+        say(f"the operator's last order is of {_day(order.signed_s)} and counted until {_day(order.until_s)}: {RENEW}")
+        _write(places.home / "silence", day)
 
 
 def _failed(places: Places) -> dict[str, str]:

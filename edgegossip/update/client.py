@@ -6,19 +6,16 @@ coordinator of its own fleet. The other end is edgegossip.fleet.checkins. A boar
 may not know the time, so the handshake leaves dates out; they are checked when the time is known
 (`Client.check_dates`).
 
-An order says what a board runs from now on, signed by an operator of its fleet and for that board
-only: so `edgegossip fleet set` reaches boards that check in, without a new provisioning bundle.
+What is asked of a board comes as an order, which that machine cannot make (update/order.py).
 """
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import ssl
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,7 +23,7 @@ from edgegossip.mesh import address as addresses
 from edgegossip.security import tls
 from edgegossip.security.certificates import Certificate, parse_certificate
 from edgegossip.security.identity import Identity
-from edgegossip.types import DecodeError, NodeId, PeerError
+from edgegossip.types import PeerError
 from edgegossip.untrusted import printable
 from edgegossip.update.bundle import MAX_SIGNATURE_BYTES, MAX_STORED_BYTES, Blob, Head, parse_head
 
@@ -34,50 +31,8 @@ CHECK_IN, RELEASE, REVOCATIONS = "/v1/check-in", "/v1/release", "/v1/crl"
 TIMEOUT_S = 30.0
 MAX_ANSWER_BYTES = 65_536
 MAX_LIST_BYTES = 1 << 20
-_ORDER_DOMAIN = b"edgegossip order 1\0"
-_MAX_ARGUMENTS, _MAX_ARGUMENT_LENGTH = 256, 4096
 _YEAR_10000_S = 253_402_300_800.0  # no certificate gets there
 _MORE_BYTES = 1 << 17  # a manifest has some 60 bytes a file as it travels
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """Says what a board is to run: the command line of `edgegossip node`, but for name and
-    identity. A higher number is newer."""
-
-    name: NodeId
-    number: int
-    arguments: tuple[str, ...]
-
-    def signed(self, operator: Identity) -> dict[str, str]:
-        """Return the order as it travels, signed."""
-        body = json.dumps(asdict(self), sort_keys=True)
-        return {"body": body, "signature": b64encode(operator.sign(_digest(body))).decode()}
-
-    @classmethod
-    def read(cls, found: Mapping[str, Any], reader: Identity, name: NodeId) -> Order:
-        """Verify and read an order for the board `name`. Raises PeerError when no operator signed
-        it or it is for another board, DecodeError when it makes no sense."""
-        try:
-            body, signature = str(found["body"]), b64decode(str(found["signature"]), validate=True)
-            reader.verify("operator", _digest(body), signature)
-            document = json.loads(body)
-            order = cls(str(document["name"]), int(document["number"]), tuple(map(str, document["arguments"])))
-        except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
-            raise DecodeError(f"an order that makes no sense: {error}") from None
-        if order.name != name:
-            raise PeerError(f"an order for {order.name}; this is {name}")
-        lines = order.arguments
-        if not 0 < len(lines) <= _MAX_ARGUMENTS or any(
-            not line.isprintable() or not 0 < len(line) <= _MAX_ARGUMENT_LENGTH or line.startswith("#")
-            for line in lines
-        ):
-            raise DecodeError("an order that is no command line")
-        return order
-
-
-def _digest(body: str) -> bytes:
-    return _ORDER_DOMAIN + hashlib.sha256(body.encode()).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +41,7 @@ class CheckInAnswer:
 
     time_s: float  # the coordinator's clock, Unix seconds
     crl_number: int
-    sequence: int  # of the release that this board should have; 0: whichever it has
-    order: Mapping[str, Any] | None = None  # what it should run from now on, see `Order.read`
+    order: Mapping[str, Any] | None = None  # the operator's word, if there is a newer one; see `Order.read`
 
 
 class Client:
@@ -123,7 +77,7 @@ class Client:
             time_s = float(found["time_s"])
             if not 0 <= time_s < _YEAR_10000_S:
                 raise ValueError(f"a time of {time_s:g} s")
-            return CheckInAnswer(time_s, int(found["crl_number"]), int(found["sequence"]), order)
+            return CheckInAnswer(time_s, int(found["crl_number"]), order)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise PeerError(f"{self._where}: an answer that makes no sense ({error})") from error
 

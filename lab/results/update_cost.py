@@ -21,7 +21,7 @@ from pathlib import Path
 from unittest import mock
 
 import edgegossip
-from edgegossip.fleet import releases
+from edgegossip.fleet import orders, releases
 from edgegossip.fleet.checkins import Server, open_check_ins
 from edgegossip.fleet.releases import Site
 from edgegossip.fleet.store import Fleet, coordinator_of
@@ -93,7 +93,7 @@ def main() -> None:
             folder = site if first else only_ours(site, root / "ours")
             packages = hashlib.sha256((site / LOCK).read_bytes()).hexdigest()
             made = releases.build(fleet, Site(folder, version, platform.machine(), python, packages, first), bundle)
-            releases.push(fleet, bundle, [])
+            orders.push(fleet, bundle, [])
             Counting.fetched, began, cpu = 0, time.monotonic(), time.process_time()
             agent.check_in(Machine(), agent.Places(kit, home, str(current)), lambda text: None)
             wall, cpu = time.monotonic() - began, time.process_time() - cpu

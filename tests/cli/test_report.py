@@ -4,6 +4,7 @@ import base64
 import csv
 import json
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -56,6 +57,22 @@ def test_runs_are_listed_the_newest_first_with_how_they_ended(command, tmp_path)
     code, out, _ = command("runs", "--runs", str(tmp_path), "--json")
     assert [run["run"] for run in json.loads(out)] == ["20260102-b", "20260101-a"]
     assert "no run is in" in command("runs", "--runs", str(tmp_path / "none"))[1]
+
+
+@pytest.mark.parametrize("name", ["env.json", "partition.json", "topology.json", "summary.json", "run.json"])
+def test_a_damaged_folder_among_them_is_named_and_hides_no_other_run(command, tmp_path, name):
+    good = write_run(tmp_path / "1", boards=2, rounds=3, lost=0).rename(tmp_path / "good")
+    for k, content in enumerate((b"[", b"[]", b"[" * (1 << 20), b"\xff\xfe{")):
+        bad = tmp_path / f"bad-{k}"
+        shutil.copytree(good, bad)
+        if name == "partition.json" and k == 2:
+            with open(bad / name, "wb") as file:
+                file.truncate(33 << 20)
+        else:
+            (bad / name).write_bytes(content)
+    code, out, err = command("runs", "--runs", str(tmp_path), "--json")
+    assert code == 0 and len(json.loads(out)) == 1
+    assert all(f"bad-{k}/{name}" in err for k in range(4)) and ("MiB" in err) == (name == "partition.json")
 
 
 def test_a_dry_run_says_what_would_run_and_leaves_nothing(command, tmp_path):

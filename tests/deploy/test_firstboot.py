@@ -57,7 +57,7 @@ class FakeMachine:
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
     """The bundle of pi-01, and that of pi-02 of another fleet."""
-    from edgegossip.fleet import provisioning
+    from edgegossip.fleet import orders, provisioning
     from edgegossip.fleet.store import Fleet
 
     found = []
@@ -68,7 +68,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
             "check_in": "10.0.0.9:7710" if name == "pi-01" else None,
             "wifi": (kitfile.Wifi.of("Gärten & Co", "correct horse", "DE"),),
         }
-        provisioning.set_profiles(fleet, (name,), {**given, "ssh_keys": ("ssh-ed25519 AAAA me",)})
+        orders.change(fleet, (name,), {**given, "ssh_keys": ("ssh-ed25519 AAAA me",)})
         found.append(provisioning.make_bundle(fleet, name, NOW_S))
     return found[0], found[1]
 

@@ -80,14 +80,14 @@ def wait(until: Callable[[], bool], seconds: float, boards: list[Board]) -> None
 
 
 def test_a_board_that_loses_power_is_back_in_the_run_by_itself(tmp_path: Path) -> None:
-    from edgegossip.fleet import provisioning
+    from edgegossip.fleet import orders, provisioning
     from edgegossip.fleet.store import Fleet
 
     fleet = Fleet.create(tmp_path / "fleet", "home", 20).add_all(("a", "b", "c"), "board", 20)
     places = {name: f"127.0.0.1:{free_port()}" for name in ("a", "b", "c")}
     run = {"join": (places["a"],), "founder": "a", "settings": SETTINGS}
     for name, place in places.items():
-        provisioning.set_profiles(fleet, (name,), {**run, "listen": place})
+        orders.change(fleet, (name,), {**run, "listen": place})
     boards = [Board(tmp_path / n, kitfile.parse(provisioning.make_bundle(fleet, n, time.time()))) for n in places]
     try:
         for board in boards:
@@ -113,12 +113,12 @@ def test_a_board_that_loses_power_is_back_in_the_run_by_itself(tmp_path: Path) -
 def test_boards_of_a_coordinator_are_told_its_settings_and_who_is_left(tmp_path: Path) -> None:
     """Kits were made when there were three boards; one was revoked since, and the coordinator has
     settings of its own."""
-    from edgegossip.fleet import provisioning
+    from edgegossip.fleet import orders, provisioning
     from edgegossip.fleet.store import Fleet
 
     fleet = Fleet.create(tmp_path / "fleet", "home", 20).add_all(("a", "b", "c"), "board", 20)
     port = free_port()
-    provisioning.set_profiles(fleet, ("a", "b", "c"), {"coordinator": f"127.0.0.1:{port}"})
+    orders.change(fleet, ("a", "b", "c"), {"coordinator": f"127.0.0.1:{port}"})
     boards = [Board(tmp_path / n, kitfile.parse(provisioning.make_bundle(fleet, n, time.time()))) for n in ("a", "b")]
     fleet.revoke("c")
     command = [sys.executable, "-m", "edgegossip", "coordinator", "quickstart-server", "--fleet", str(fleet.folder)]

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from edgegossip.cli.fleet import fleet as command
-from edgegossip.fleet import kitfile, provisioning
+from edgegossip.fleet import kitfile, orders, provisioning
 from edgegossip.fleet.kitfile import Wifi
 from edgegossip.fleet.store import Fleet
 from edgegossip.types import ConfigError, DataError, EdgegossipError
@@ -23,7 +23,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     made = made.add_all(("pi-01", "pi-02"), "board", 20)
     wifi = (Wifi.of("Garden", "correct horse", "DE"),)
     given = {"board": "raspberry-pi-4", "wifi": wifi, "coordinator": "10.0.0.9:8000", "check_in": "10.0.0.9:7710"}
-    provisioning.set_profiles(made, ("pi-01", "pi-02"), given)
+    orders.change(made, ("pi-01", "pi-02"), given)
     return made
 
 
@@ -61,7 +61,7 @@ def body_with(data: bytes, **changes: object) -> bytes:
 def test_nothing_of_another_can_be_put_in(fleet, tmp_path):
     one, two = provisioning.make_bundle(fleet, "pi-01", 0), provisioning.make_bundle(fleet, "pi-02", 0)
     other = Fleet.create(tmp_path / "other", "other", 20).add("pi-01", "board", 20)
-    provisioning.set_profiles(other, ("pi-01",), {"join": ("10.0.0.1:7700",), "founder": "pi-01"})
+    orders.change(other, ("pi-01",), {"join": ("10.0.0.1:7700",), "founder": "pi-01"})
     theirs = json.loads(json.loads(provisioning.make_bundle(other, "pi-01", 0))["body"])
     bodies = [json.loads(json.loads(k)["body"]) for k in (one, two)]
     swaps = {
@@ -109,7 +109,7 @@ def test_revoked_boards_get_none_and_kits_without_a_run_say_so(tmp_path):
 def test_a_mesh_has_a_founder_and_others_who_join(tmp_path):
     fleet = Fleet.create(tmp_path / "fleet", "home", 20).add_all(("a", "b"), "board", 20)
     given = {"join": ("a.local:7700",), "founder": "a", "settings": ("run.rounds=3", "run.threads=2")}
-    provisioning.set_profiles(fleet, ("a", "b"), given)
+    orders.change(fleet, ("a", "b"), given)
     a, b = (kitfile.parse(provisioning.make_bundle(fleet, name, 0)).node for name in ("a", "b"))
     assert a[:7] == ("quickstart-gossip", "--set", "run.rounds=3", "--set", "run.threads=2", "--set", "run.nodes=2")
     assert a[7:] == ("--members", "a,b", "--listen", "0.0.0.0:7700", "--advertise", "a.local:7700")
@@ -159,7 +159,7 @@ CLIENT = {"coordinator": "10.0.0.9:8000"}
 def test_what_no_board_could_start_with_is_refused_where_it_is_said(tmp_path, given, why):
     fleet = Fleet.create(tmp_path / "fleet", "home", 20).add_all(("pi-01", "pi-02"), "board", 20)
     with pytest.raises(ConfigError, match=why):
-        provisioning.set_profiles(fleet, ("pi-01", "pi-02"), given)
+        orders.change(fleet, ("pi-01", "pi-02"), given)
     assert not (fleet.folder / "profiles").exists()
 
 

@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from edgegossip.fleet import releases
+from edgegossip.fleet import orders, releases
 from edgegossip.fleet.checkins import Server, open_check_ins
 from edgegossip.fleet.releases import examine
 from edgegossip.fleet.store import Fleet, coordinator_of
@@ -64,7 +64,7 @@ class Place:
         found = replace(examine(site), machine=machine or platform.machine(), python=python)
         out = self.folder / f"{version}.bundle"
         releases.build(self.fleet, found, out)
-        releases.push(self.fleet, out, boards)
+        orders.push(self.fleet, out, boards)
 
 
 class Machine:

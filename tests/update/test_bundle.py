@@ -172,7 +172,7 @@ def test_any_bytes_are_a_bundle_or_refused_in_a_sentence(noise, at, patch):
 
 
 def test_a_folder_is_packed_and_read_again(tmp_path: Path):
-    from edgegossip.fleet import releases
+    from edgegossip.fleet import orders, releases
     from edgegossip.fleet.store import Fleet
     from edgegossip.types import ConfigError, DataError
 
@@ -183,17 +183,17 @@ def test_a_folder_is_packed_and_read_again(tmp_path: Path):
     assert (made.version, made.sequence, {e.path for e in made.entries}) == ("2", 1, files)
     assert (made.machine, made.python, made.packages) == ("aarch64", "3.11", ""), "with a file that is not ours"
     later = releases.build(fleet, replace(examine(site), version="3"), tmp_path / "3.bundle")
-    assert releases.push(fleet, out, ["pi-01"]) == (1, ("pi-01",)) and later.sequence == 2
+    assert orders.push(fleet, out, ["pi-01"]) == (1, ("pi-01",)) and later.sequence == 2
     assert releases.build(fleet, examine(site), tmp_path / "4.bundle").sequence == 3, "no number twice"
-    assert releases.push(fleet, tmp_path / "3.bundle", ["pi-01"]) == (2, ("pi-01",))
-    assert releases.push(fleet, out, []) == (4, ("pi-01", "pi-02")), "an older one gets a number of its own"
+    assert orders.push(fleet, tmp_path / "3.bundle", ["pi-01"]) == (2, ("pi-01",))
+    assert orders.push(fleet, out, []) == (4, ("pi-01", "pi-02")), "an older one gets a number of its own"
     head, _ = releases.read_head(releases.bundle_file(fleet.folder, 4))
     assert head.manifest(Identity.load(fleet.folder / "boards/pi-01")).version == "2"
     other = Fleet.create(tmp_path / "other", "other", 20).add("pi-01", "board", 20)
     with pytest.raises(DataError, match="not of our fleet"):
-        releases.push(other, out, [])
+        orders.push(other, out, [])
     with pytest.raises(ConfigError, match="did you mean pi-01"):
-        releases.push(fleet, out, ["pi-10"])
+        orders.push(fleet, out, ["pi-10"])
     (site / "link").symlink_to("/etc/passwd")
     with pytest.raises(ConfigError, match="symbolic link"):
         releases.build(fleet, examine(site), out)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from edgegossip.fleet import provisioning, releases
+from edgegossip.fleet import orders, provisioning, releases
 from edgegossip.fleet.checkins import Server, open_check_ins, status, table
 from edgegossip.fleet.releases import examine
 from edgegossip.fleet.store import Fleet, coordinator_of
@@ -23,7 +23,7 @@ from edgegossip.security.identity import Identity
 from edgegossip.types import ConfigError, PeerError, UsageError
 from edgegossip.update import agent
 from edgegossip.update.bundle import parse_manifest
-from edgegossip.update.client import Client, Order
+from edgegossip.update.client import Client
 from tests.update.place import Machine
 
 
@@ -121,7 +121,7 @@ def test_a_board_with_other_packages_does_not_try_it(place):
     assert machine.guards == 0, "it was not tried"
     assert "--with-packages" in status(Fleet.open(place.fleet.folder), time.time())[0].update
     with pytest.raises(ConfigError, match="pi-01 have other Python packages than .*2.bundle needs"):
-        releases.push(place.fleet, place.folder / "2.bundle", [])
+        orders.push(place.fleet, place.folder / "2.bundle", [])
     with pytest.raises(ConfigError, match="no board that has checked in has the packages.*--with-packages"):
         place.push("3", lock="another==1 \\\n")
     brought = {"another.py": b"x = 1\n", "another-1.dist-info/METADATA": b""}
@@ -134,16 +134,14 @@ def test_a_board_with_other_packages_does_not_try_it(place):
 def test_what_a_board_runs_is_changed_from_afar(place):
     machine = place.check_in()
     assert machine.restarts == 0, "nothing was said yet"
-    provisioning.set_profiles(
-        place.fleet, ("pi-01", "pi-02"), {"coordinator": "10.0.0.9:8000", "settings": ("run.threads=7",)}
-    )
+    orders.change(place.fleet, ("pi-01", "pi-02"), {"coordinator": "10.0.0.9:8000", "settings": ("run.threads=7",)})
     place.check_in(machine)
     arguments = (place.config / "node.args").read_text().splitlines()[1:]
     assert machine.restarts == 1 and arguments[:4] == ["--coordinator", "10.0.0.9:8000", "--set", "run.threads=7"]
     (place.config / "node.args").write_text("edited by hand\n")
     place.check_in(machine)
     assert machine.restarts == 1 and (place.config / "node.args").read_text() == "edited by hand\n", "told once"
-    provisioning.set_profiles(place.fleet, ("pi-01",), {"join": ("10.0.0.1:7700",), "founder": "pi-02"})
+    orders.change(place.fleet, ("pi-01",), {"join": ("10.0.0.1:7700",), "founder": "pi-02"})
     place.check_in(machine)
     assert machine.restarts == 2 and "--join" in (place.config / "node.args").read_text()
 
@@ -154,7 +152,7 @@ def test_a_server_that_boards_check_in_with_has_no_key_of_the_operators(place, t
     readme = (Path(__file__).parents[2] / "docs/deploy.md").read_text().replace("\\\n", " ")
     names = re.search(r"rsync [^\n]*--ignore-missing-args ([^\n]*) root@server:", readme)[1].split()
     place.push("2")
-    provisioning.set_profiles(place.fleet, ("pi-01",), {"coordinator": "10.0.0.9:8000"})
+    orders.change(place.fleet, ("pi-01",), {"coordinator": "10.0.0.9:8000"})
     copy, said = tmp_path / "copy", []
 
     def bring():
@@ -187,13 +185,13 @@ def test_a_server_that_boards_check_in_with_has_no_key_of_the_operators(place, t
 
 def test_only_the_operator_says_what_boards_run(place):
     """Its key signs at `fleet set`, and nothing is kept that could not be signed."""
-    orders, operator = place.fleet.folder / "orders", place.fleet.folder / "operator"
+    signed, operator = place.fleet.folder / "orders", place.fleet.folder / "operator"
     operator.rename(place.folder / "at-home")
     with pytest.raises(UsageError, match="no such file"):
-        provisioning.set_profiles(place.fleet, ("pi-01",), {"coordinator": "10.0.0.9:8000"})
-    assert not orders.exists() and not provisioning.load_profile(place.fleet.folder, "pi-01").runs
+        orders.change(place.fleet, ("pi-01",), {"coordinator": "10.0.0.9:8000"})
+    assert not signed.exists() and not provisioning.load_profile(place.fleet.folder, "pi-01").runs
     (place.folder / "at-home").rename(operator)
-    provisioning.set_profiles(place.fleet, ("pi-01",), {"coordinator": "10.0.0.9:8000"})
+    orders.change(place.fleet, ("pi-01",), {"coordinator": "10.0.0.9:8000"})
     place.fleet.revoke("the-operator")
     machine = place.check_in()
     assert machine.restarts == 0, "an order of a revoked operator is not passed on"
@@ -206,22 +204,6 @@ def test_a_folder_without_a_coordinator_says_where_one_is_made(place):
     (folder / "ca.key").unlink()
     with pytest.raises(UsageError, match="where that key is, say `edgegossip fleet add --role coordinator"):
         coordinator_of(folder)
-
-
-def test_an_order_is_an_operators_and_for_one_board(place):
-    operator, board = Identity.load(place.fleet.folder / "operator"), place.identity()
-    good = Order("pi-01", 3, ("quickstart-server",)).signed(operator)
-    assert Order.read(good, board, board.name).number == 3
-    bad = {
-        "is for|this is pi-01": Order("pi-02", 3, ("quickstart-server",)).signed(operator),
-        "where that of operator is due": Order("pi-01", 3, ("quickstart-server",)).signed(place.identity("pi-02")),
-        "does not fit": {**good, "body": good["body"].replace("quickstart", "slowstart")},
-        "no command line": Order("pi-01", 3, ("a\n--set",)).signed(operator),
-        "no sense": {"body": "{}"},
-    }
-    for why, order in bad.items():
-        with pytest.raises(PeerError, match=why):
-            Order.read(order, board, board.name)
 
 
 @pytest.mark.parametrize("what", ["pushed to another", "given up", "tried now"])
@@ -274,7 +256,7 @@ def test_a_push_says_when_it_was_first_made(place, monkeypatch):
             place.push("2", "pi-01")
             releases.build(place.fleet, examine(place.folder / "site-2"), place.folder / "later.bundle")
         else:
-            releases.push(place.fleet, place.folder / "later.bundle", ("pi-01",))
+            orders.push(place.fleet, place.folder / "later.bundle", ("pi-01",))
         head, _ = releases.read_head(releases.bundle_file(place.fleet.folder, 1 if at_s == 1e9 else 2))
         signed.append(parse_manifest(head.packed).signed_s)
     assert signed == [1e9, 2e9, 2e9]
