@@ -60,6 +60,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from edgegossip.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from edgegossip import codecs
     from edgegossip.encoding import Encoded, decode, encode
@@ -69,7 +71,6 @@ if TYPE_CHECKING:
     from edgegossip.training.script import Run, join
     from edgegossip.types import ConfigError, DataError, EdgegossipError, HostError, PeerError, RunError, UsageError
 
-__version__ = "0.2.0"
 __all__ = [
     "ConfigError",
     "DataError",

@@ -25,6 +25,7 @@ FILE_CALLS = ("open", "print", "input", "np.load", "np.save", "np.savez", "np.me
 # circle.
 PURE_MAY = {
     "types": set(),
+    "version": set(),
     "choices": {"types"},
     "options": {"types", "choices"},
     "untrusted": set(),

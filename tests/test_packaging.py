@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from edgegossip import __version__
 from edgegossip.fleet.image.boards import BOARDS
+from edgegossip.version import VERSION
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -53,7 +53,7 @@ def test_everything_installed_is_pinned():
 def test_the_changelog_has_this_version_as_keep_a_changelog_has_it():
     text = (ROOT / "CHANGELOG.md").read_text()
     versions = re.findall(r"^## \[([^]]+)\](?: - \d{4}-\d\d-\d\d)?$", text, re.MULTILINE)
-    assert versions[:2] == ["Unreleased", __version__], "a release takes what is under Unreleased"
+    assert versions[:2] == ["Unreleased", VERSION], "a release takes what is under Unreleased"
     assert len(versions) == len(re.findall(r"^## ", text, re.MULTILINE))
     kinds = set(re.findall(r"^### (.+)$", text, re.MULTILINE))
     assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
@@ -67,7 +67,7 @@ def test_a_tag_has_the_notes_of_its_version(tmp_path):
     (tmp_path / "dist/edgegossip.whl").touch()
     for name in ("CHANGELOG.md", "edgegossip"):
         (tmp_path / name).symlink_to(ROOT / name)
-    env = os.environ | {"GITHUB_REF_NAME": f"v{__version__}"}
+    env = os.environ | {"GITHUB_REF_NAME": f"v{VERSION}"}
     subprocess.run(["bash", "-euc", script], cwd=tmp_path, env=env, check=True)
     notes = (tmp_path / "notes.md").read_text()
     assert "### Added" in notes and "### Security" in notes and "## [" not in notes

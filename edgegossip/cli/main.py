@@ -16,9 +16,9 @@ from typing import NamedTuple, NoReturn
 
 import click
 
-from edgegossip import __version__
 from edgegossip.choices import did_you_mean
 from edgegossip.types import COMPUTE_THREAD_PREFIX, EXIT_BUG, EXIT_HOST, EXIT_INTERRUPTED, EdgegossipError
+from edgegossip.version import VERSION
 
 
 class _Entry(NamedTuple):
@@ -97,7 +97,7 @@ class _LazyGroup(click.Group):
     epilog="Ends with 0 when done, 2 wrong usage, 3 data, 4 this machine, 5 a peer, 6 the run failed, 7 boards were "
     "lost, 8 the result is useless, 130 interrupted (docs/exit-codes.md).",
 )
-@click.version_option(__version__, prog_name="edgegossip")
+@click.version_option(VERSION, prog_name="edgegossip")
 def cli() -> None:
     """Train one model together on 2-18 small boards over slow links: through a coordinator, or peer
     to peer.

@@ -22,9 +22,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from edgegossip import __version__
 from edgegossip.types import ConfigError, HostError, PeerError
 from edgegossip.untrusted import whole_number
+from edgegossip.version import VERSION
 
 PORT = 7733
 MAX_S, LONGEST_S = 20.0, 300.0
@@ -151,7 +151,7 @@ def _document(link: socket.socket) -> dict[str, Any]:
 
 def own_versions() -> dict[str, str]:
     """Return the versions of this machine, as the other end is told them."""
-    return {"edgegossip": __version__, "python": platform.python_version(), "machine": platform.machine()}
+    return {"edgegossip": VERSION, "python": platform.python_version(), "machine": platform.machine()}
 
 
 def _info(link: socket.socket) -> tuple[float, dict[str, str]]:

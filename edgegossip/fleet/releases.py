@@ -237,10 +237,10 @@ def examine(folder: Path) -> Site:
 def _version_of(site: Path) -> str:
     """Return the version of the package in it. Raises ConfigError."""
     try:
-        text = (site / "edgegossip" / "__init__.py").read_text()
+        text = (site / "edgegossip" / "version.py").read_text()
     except OSError as error:
         raise ConfigError(f"{site}: no edgegossip is in it: {MAKE}") from error
-    found = re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE)
+    found = re.search(r'^VERSION = "([^"]+)"', text, re.MULTILINE)
     if found is None:
         raise ConfigError(f"{site}: its edgegossip does not say its version: say --release VERSION")
     return found[1]

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip import __version__
 from edgegossip import recipe as recipes
 from edgegossip.checkpoint.files import OS_FILES, Files
 from edgegossip.checkpoint.registry import RunContext, check_structure
@@ -37,6 +36,7 @@ from edgegossip.telemetry.records import Sink
 from edgegossip.threads import THREADS, Threads
 from edgegossip.training.base import Workload
 from edgegossip.types import DataError, EdgegossipError, HostError, Metrics, NodeId, Round, UsageError, Vec, better_of
+from edgegossip.version import VERSION
 
 FLUSH_S = 30.0  # how long a round waits for the last checkpoint of a large model
 MOST_BEST = 10  # models of a gossip board's best evaluations
@@ -222,7 +222,7 @@ def save_model(path: Path, arrays: Mapping[str, NDArray[Any]], about: Mapping[st
 def about_model(board: NodeId, round: Round, travels: int) -> Mapping[str, str]:
     """Return what a run says in a model's file: whose it is, after how many rounds, and how many of
     its tensors, counted from the first, travel."""
-    return {"board": board, "round": str(round), "travels": str(travels), "written_by": f"edgegossip {__version__}"}
+    return {"board": board, "round": str(round), "travels": str(travels), "written_by": f"edgegossip {VERSION}"}
 
 
 def vector_of(arrays: Mapping[str, NDArray[Any]], layout: Layout) -> Vec:

@@ -22,7 +22,6 @@ from typing import Any
 
 from typing_extensions import override
 
-from edgegossip import __version__
 from edgegossip.report.web.http import OpenHandler, OpenServer
 from edgegossip.telemetry.records import (
     LINK_BYTES,
@@ -37,6 +36,7 @@ from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.telemetry.summary import ENDS
 from edgegossip.types import HostError, Round
 from edgegossip.untrusted import request_target
+from edgegossip.version import VERSION
 
 STATES = ("unfinished", "finished", "lost")
 FRESH_S = 1.0  # an answer is given again for so long: who asks in a flood gets the same
@@ -161,7 +161,7 @@ class Totals:
         with self._lock:
             values, rounds = list(self._values.items()), list(self._rounds.items())
             states, events = list(self._states.items()), list(self._events.items())
-        yield "edgegossip_build_info", "gauge", labels(version=__version__), 1.0
+        yield "edgegossip_build_info", "gauge", labels(version=VERSION), 1.0
         yield "edgegossip_target_rounds", "gauge", self._run, float(self._target)
         for node, done in rounds:
             yield "edgegossip_rounds", "gauge", f"{self._run},{labels(node=node)}", float(done)

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from edgegossip import __version__, codecs, training
+from edgegossip import codecs, training
 from edgegossip import recipe as recipes
 from edgegossip.engine.combine import Combiner, Mean, with_control, with_outer
 from edgegossip.engine.server_frames import Channel
@@ -25,6 +25,7 @@ from edgegossip.sweep.results import Result, plain
 from edgegossip.training.base import Workload
 from edgegossip.training.data import DataSet, open_data
 from edgegossip.types import ConfigError, DataError, HostError, PeerError, Round, UsageError, Vec
+from edgegossip.version import VERSION
 
 Progress = Callable[[Round], None]
 
@@ -105,7 +106,7 @@ def run_case(case: StudyCase, data: DataSetCache, progress: Progress = lambda ro
             **({} if math.isnan(run.now_s) else {"virtual_s": run.now_s}),
             "seconds": time.perf_counter() - start_s,
             "cpu_seconds": time.process_time() - start_cpu_s,
-            "version": __version__,
+            "version": VERSION,
             "recipe": asdict(recipe),
         }
     )

@@ -32,6 +32,7 @@ from edgegossip.update.bundle import ReleaseManifest
 from edgegossip.update.client import Client
 from edgegossip.update.install import OTHER_PACKAGES, OsTree, about, install, packages_of, running_from
 from edgegossip.update.order import Order
+from edgegossip.version import VERSION
 
 CONFIG, HOME = Path("/etc/edgegossip"), Path("/opt/edgegossip")
 SYNCHRONISED = Path("/run/systemd/timesync/synchronized")
@@ -172,7 +173,7 @@ def _take(
         raise PeerError(f"release {manifest.version} is for another kind of board: {why}")
     if not about(OsTree(), places.release(running)) and _is_of_before(manifest, board):
         why = (
-            f"it is older than version {edgegossip.__version__}, which the card brought, and was pushed before that was "
+            f"it is older than version {VERSION}, which the card brought, and was pushed before that was "
             "made: build and push it again if it is meant"
         )
         _give_up(places, sequence, why)
@@ -201,9 +202,7 @@ def _is_of_before(manifest: ReleaseManifest, board: Mapping[str, Any]) -> bool:
     """Return whether a release is older than the card's, and was pushed before that was made.
     Numbers of releases begin anew on a card that was made anew. What had been pushed until then
     counts only if it is not older than what the card brings."""
-    return manifest.signed_s < int(board.get("issued_s", 0)) and _in_order(manifest.version) < _in_order(
-        edgegossip.__version__
-    )
+    return manifest.signed_s < int(board.get("issued_s", 0)) and _in_order(manifest.version) < _in_order(VERSION)
 
 
 def _in_order(version: str) -> tuple[int, ...]:
@@ -217,7 +216,7 @@ def _report(places: Places, running: str, node: Mapping[str, str]) -> dict[str, 
     present = about(OsTree(), places.release(running)) if running else {}
     uptime_s = float(Path("/proc/uptime").read_text().split()[0])
     return {
-        "version": edgegossip.__version__,
+        "version": VERSION,
         "release": running,
         "sequence": int(present.get("sequence", 0)),
         "packages": packages_of(OsTree(), places.release(running)) if running else "",

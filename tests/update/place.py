@@ -38,7 +38,7 @@ class Place:
         self.home, self.config = self.board / "opt", self.board / "etc"
         site = self.home / "releases/factory/site"
         (site / "edgegossip").mkdir(parents=True)
-        (site / "edgegossip/__init__.py").write_text('__version__ = "1"\n')
+        (site / "edgegossip/__init__.py").touch()
         (site / "packages.lock").write_text(LOCK)
         (site / "dependency.py").write_text("works = True\n")
         (self.home / "current").symlink_to("releases/factory")

@@ -44,7 +44,8 @@ def site_of(
     """A folder as `edgegossip image release` makes it, with these files besides."""
     code = {"aarch64": 183, "x86_64": 62}[machine]
     own = {
-        "edgegossip/__init__.py": f'__version__ = "{version}"\n'.encode(),
+        "edgegossip/__init__.py": b"",
+        "edgegossip/version.py": f'VERSION = "{version}"\n'.encode(),
         f"edgegossip/__pycache__/__init__.cpython-{python.replace('.', '')}.pyc": b"compiled",
         "edgegossip/native/_native.abi3.so": b"\x7fELF" + bytes(14) + code.to_bytes(2, "little"),
         "packages.lock": lock.encode(),

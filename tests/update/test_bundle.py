@@ -214,7 +214,7 @@ def test_what_could_not_start_is_not_packed(tmp_path: Path):
         with pytest.raises(ConfigError, match=why):
             examine(site)
 
-    refused("no edgegossip is in it", "edgegossip/__init__.py")
+    refused("no edgegossip is in it", "edgegossip/version.py")
     refused("no native module", "edgegossip/native")
     refused("has no packages.lock", "packages.lock")
     refused("compiled for no Python", "edgegossip/__pycache__")

@@ -81,9 +81,7 @@ def test_a_release_comes_and_is_checked_in_from(place):
     machine = place.check_in()
     wanted = json.loads((place.home / "wanted").read_text())
     assert machine.guards == 1 and wanted["sequence"] == 1
-    assert (
-        place.home / "releases" / wanted["name"] / "site/edgegossip/__init__.py"
-    ).read_text() == '__version__ = "2"\n'
+    assert (place.home / "releases" / wanted["name"] / "site/edgegossip/version.py").read_text() == 'VERSION = "2"\n'
     os.remove(place.home / "current")
     (place.home / "current").symlink_to(f"releases/{wanted['name']}")  # as the guard does
     machine.service["NRestarts"] = "3"
@@ -104,7 +102,7 @@ def test_a_release_of_our_package_alone_runs_with_the_packages_that_the_board_ha
         sys.executable,
         "-S",
         "-c",
-        "import dependency, edgegossip; print(dependency.works, edgegossip.__version__)",
+        "import dependency; from edgegossip.version import VERSION; print(dependency.works, VERSION)",
     ]
     said = subprocess.run(works, env={"PYTHONPATH": str(new)}, cwd=place.config, capture_output=True, text=True)
     assert said.stdout == "True 2\n", said.stderr
@@ -229,7 +227,7 @@ def test_no_release_is_fetched_that_is_not_due(place, what):
     ],
 )
 def test_a_new_card_is_not_set_back_by_an_old_push(place, monkeypatch, version, bundle_made_after_s, taken):
-    monkeypatch.setattr(agent.edgegossip, "__version__", "0.9.0")
+    monkeypatch.setattr(agent, "VERSION", "0.9.0")
     place.push(version)
     board = {"name": "pi-01", "check_in": place.server.address, "issued_s": time.time() + bundle_made_after_s}
     (place.config / "board.json").write_text(json.dumps(board))

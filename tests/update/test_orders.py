@@ -112,7 +112,7 @@ def test_another_release_than_the_order_names_is_not_taken(place: Place, attack:
         else:
             other = place.folder / "other.bundle"
             site = place.folder / "site-3"
-            (site / "edgegossip/__init__.py").write_text('__version__ = "4"\n')
+            (site / "edgegossip/version.py").write_text('VERSION = "4"\n')
             manifest = releases.build(place.fleet, replace(releases.examine(site), machine="x86_64"), other)
             index = json.loads((place.fleet.folder / "releases.json").read_text())
             (place.fleet.folder / "releases.json").write_text(json.dumps({**index, "next": 2}))

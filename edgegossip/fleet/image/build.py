@@ -17,7 +17,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from edgegossip import __version__
 from edgegossip.files import expanded
 from edgegossip.fleet.image import (
     client,
@@ -35,6 +34,7 @@ from edgegossip.fleet.image.steps import Done, Echo, Step, tree_hash
 from edgegossip.types import ConfigError, HostError, UsageError
 from edgegossip.untrusted import whole_number
 from edgegossip.update.bundle import LOCK
+from edgegossip.version import VERSION
 
 EPOCH = 1767225600  # 2026-01-01: the time of everything in an image, unless SOURCE_DATE_EPOCH says another
 SITE = "opt/edgegossip/releases/{release}/site"
@@ -221,7 +221,7 @@ def release_name(source: Path, lock: Path) -> str:
     total.update(tree_hash(source, *_METADATA).encode())
     for inside, path in wheel.package_files(source):
         total.update(f"{inside} {_digest(path)}\n".encode())
-    return f"{__version__}-{total.hexdigest()[:8]}"
+    return f"{VERSION}-{total.hexdigest()[:8]}"
 
 
 def place(card: Path, output: Path, about: Mapping[str, Any]) -> None:

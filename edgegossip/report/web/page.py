@@ -12,11 +12,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from edgegossip import __version__
 from edgegossip.files import write_atomic
 from edgegossip.report.progress import ALARMS
 from edgegossip.report.style import DARK, LIGHT, SERIES, SERIES_DARK, places
 from edgegossip.report.web.view import RunView
+from edgegossip.version import VERSION
 
 SCRIPTS = (
     "data.js",
@@ -64,7 +64,7 @@ def page(views: Sequence[RunView], *, live: bool = False) -> str:
     title = views[0].data.name if len(views) == 1 else f"{len(views)} runs"
     made = {
         "made": datetime.now().isoformat(sep=" ", timespec="minutes"),
-        "version": __version__,
+        "version": VERSION,
         "live": live,
         "alarms": sorted({*ALARMS, "error"}),
         "runs": [v.data.name for v in views],

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from edgegossip import __version__
 from edgegossip.cli.main import cli
 from edgegossip.fleet import link_test
 from edgegossip.fleet.doctor.checks import _mtu_towards
 from edgegossip.types import ConfigError, HostError, PeerError
+from edgegossip.version import VERSION
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_a_link_is_measured_both_ways(served, monkeypatch):
     rate = link_test.measure("127.0.0.1", served)
     assert rate.up_bits_per_s > 1e6 and rate.down_bits_per_s > 1e6 and 0 < rate.round_trip_s < 5
     assert abs(rate.ahead_s) < 5 and rate.versions == {
-        "edgegossip": __version__,
+        "edgegossip": VERSION,
         "python": platform.python_version(),
         "machine": platform.machine(),
     }

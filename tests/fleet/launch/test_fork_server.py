@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
-from edgegossip import __version__
 from edgegossip.fleet.launch import fork_server as module
 from edgegossip.fleet.launch.fork_server import ForkServer
 from edgegossip.types import HostError
+from edgegossip.version import VERSION
 
 BOARD = ["node", "quickstart-gossip", "--managed", "--name", "board-0", "--boards", "board-0,board-1"]
 LIGHT = ["edgegossip.node.main"]  # no torch: a board that waits has none either
@@ -41,7 +41,7 @@ def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer
 
 def test_a_command_runs_with_pipes_and_a_log_and_ends_with_its_status(fork_server: ForkServer, tmp_path: Path) -> None:
     good = fork_server.spawn(["--version"], tmp_path / "good.log")
-    assert good.stdout.read().decode().split()[-1] == __version__ and good.wait(20) == 0
+    assert good.stdout.read().decode().split()[-1] == VERSION and good.wait(20) == 0
     bad = fork_server.spawn(["node", "no-such-recipe", "--name", "a"], tmp_path / "bad.log")
     assert bad.wait(20) == bad.poll() == 2 and "no-such-recipe" in (tmp_path / "bad.log").read_text()
 
@@ -126,7 +126,7 @@ def test_a_board_outlives_a_fork_server_that_ends_at_once(monkeypatch: pytest.Mo
     (tmp_path / "a_slow_session.py").write_text(slow)
     with ForkServer(["a_slow_session"], 1, tmp_path / "fork-server.log") as alone:
         board = alone.spawn(["--version"], tmp_path / "board.log")
-    assert board.stdout.read().decode().split()[-1] == __version__ and board.wait(20) == 0
+    assert board.stdout.read().decode().split()[-1] == VERSION and board.wait(20) == 0
 
 
 def test_what_a_board_forked_ends_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_what_a_board_forked_ends_with_it(monkeypatch: pytest.MonkeyPatch, tmp_p
     with ForkServer(["a_forking_board"], 1, tmp_path / "fork-server.log") as server:
         board = server.spawn(["--version"], tmp_path / "board.log")
         assert board.wait(20) == 0
-    assert board.stdout.read().decode().split()[-1] == __version__  # to its end: nobody holds the pipe
+    assert board.stdout.read().decode().split()[-1] == VERSION  # to its end: nobody holds the pipe
 
 
 def test_where_a_process_cannot_adopt_others_each_board_loads_for_itself(
@@ -154,7 +154,7 @@ def test_where_a_process_cannot_adopt_others_each_board_loads_for_itself(
         board = alone.spawn(BOARD, tmp_path / "board.log")
         other = alone.spawn(["--version"], tmp_path / "other.log")
     is_our_own_child(board)
-    assert other.stdout.read().decode().split()[-1] == __version__ and other.wait(20) == 0
+    assert other.stdout.read().decode().split()[-1] == VERSION and other.wait(20) == 0
     assert board.poll() is None
     board.kill()
     assert board.wait(20) == -9

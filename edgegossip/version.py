@@ -1,0 +1,3 @@
+"""Says which version of the package this is."""
+
+VERSION = "0.2.0"
