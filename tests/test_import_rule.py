@@ -53,10 +53,11 @@ MAY = {
     "training": {"files", *PURE_MAY, "memory", "modelfile", "recipe", "telemetry", "int8"},
     "security": {"files", "types", "choices", "untrusted", "native"},
     "mesh": {*PURE_MAY, "memory", "threads", "recipe", "telemetry", "security"},
-    "update": {"files", "types", "untrusted", "checkpoint", "mesh", "security"},
-    "fleet": {"files", "types", "choices", "untrusted", "recipe", "telemetry", "mesh", "security", "update"},
+    "update": {"version", "files", "types", "untrusted", "checkpoint", "mesh", "security"},
+    "fleet": {"version", "files", "types", "choices", "untrusted", "recipe", "telemetry", "mesh", "security", "update"},
     "flower": {*PURE_MAY, "security", "memory", "recipe", "checkpoint", "telemetry", "training"},
     "node": {
+        "version",
         "files",
         *PURE_MAY,
         "memory",
@@ -71,6 +72,7 @@ MAY = {
         "flower",
     },
     "report": {
+        "version",
         "files",
         *PURE_MAY,
         "options",
@@ -84,7 +86,7 @@ MAY = {
     },
     "export": {"files", "types", "recipe", "modelfile", "telemetry", "int8", "training", "report"},
     "sweep": {*PURE_MAY, "files", "telemetry", "report"},
-    "studies": {"sweep", "files", *PURE_MAY, "recipe", "telemetry", "training", "node", "report", "flower"},
+    "studies": {"version", "sweep", "files", *PURE_MAY, "recipe", "telemetry", "training", "node", "report", "flower"},
     "integrations": {"types", "recipe", "telemetry", "training"},
     "fleet.launch": {
         *PURE_MAY,
@@ -137,7 +139,7 @@ MAY = {
         "scale",
         "report",
     },
-    "fleet.image": {"files", "types", "untrusted", "choices", "security", "mesh", "fleet", "update"},
+    "fleet.image": {"version", "files", "types", "untrusted", "choices", "security", "mesh", "fleet", "update"},
 }
 MAY["result"] = {"types", "recipe", "modelfile", "telemetry", "training", "export", "report"}
 MAY["research"] = {"types", "recipe", "report", "result", "studies", "scale"}
