@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -123,22 +122,22 @@ def storage(machine: Machine) -> Section:
     size = min(_WRITTEN_BYTES, free_bytes(machine.folder) // 4) // _BLOCK * _BLOCK
     block, path = secrets.token_bytes(_BLOCK), machine.folder / f".accept.{secrets.token_hex(6)}"
     try:
-        with _opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as file:
+        with path.open("x+b", buffering=0) as file:
             start, written = machine.clock(), 0
             while written < size and machine.clock() - start < _WRITTEN_S:
-                written += os.write(file, block)
-            machine.fsync(file)
+                written += file.write(block)
+            machine.fsync(file.fileno())
             write_s = machine.clock() - start
             syncs = []
             for _ in range(_SYNCS):
                 before = machine.clock()
-                os.write(file, block[:_SYNCED_BYTES])
-                machine.fsync(file)
+                file.write(block[:_SYNCED_BYTES])
+                machine.fsync(file.fileno())
                 syncs.append(machine.clock() - before)
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.lseek(file, 0, os.SEEK_SET)
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            file.seek(0)
             start, read = machine.clock(), 0
-            while part := len(os.read(file, _BLOCK)):
+            while part := len(file.read(_BLOCK)):
                 read += part
             read_s = machine.clock() - start
     finally:
@@ -205,16 +204,6 @@ def link(machine: Machine, host: str, port: int) -> Section:
     """Measure the link to a machine on which `calibrate --serve` runs. Its name is not kept."""
     rate = asdict(machine.link(host, port))
     return {key: rate[key] for key in ("up_bits_per_s", "down_bits_per_s", "round_trip_s", "ahead_s", "mtu")}
-
-
-@contextmanager
-def _opened(path: Path, flags: int) -> Iterator[int]:
-    file = os.open(path, flags, 0o600)
-    try:
-        yield file
-    finally:
-        with suppress(OSError):
-            os.close(file)
 
 
 def _rate(size: int, seconds: float) -> float | None:

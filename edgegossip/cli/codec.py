@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,8 @@ def verify(options: Verify) -> int:
     bytes again, bad bodies refused.
 
     NAME may be your own codec: module:function, where the function takes the parameters and returns
-    the codec. It is built again to be the receiver. Exits with 6 when a check fails.
+    the codec. It is built again in a process of its own to be the receiver. Exits with 6 when a
+    check fails.
     """
     from edgegossip import codecs
     from edgegossip.sweep.results import plain
@@ -70,14 +72,11 @@ def verify(options: Verify) -> int:
         made = [(known, codecs.get(known)) for known in codecs.names()]
     else:
         made = [(name, build_codec(name, params))]
-
-    def rebuild(wire_id: int, wire_params: bytes) -> Any:
-        if name is not None and ":" in name:  # no frame names it: the receiver is built as this one was
-            return build_codec(name, params)
-        return codecs.from_wire(wire_id, wire_params)
-
+    receiver: dict[str, Any] = {"rebuild": codecs.from_wire}
+    if name is not None and ":" in name:  # no frame names it: the receiver is built as this one was
+        receiver = {"build": functools.partial(build_codec, name, params)}
     size, draws = options.size, options.draws
-    reports = [run(one, title, size=size, draws=draws, rebuild=rebuild) for title, one in made]
+    reports = [run(one, title, size=size, draws=draws, **receiver) for title, one in made]
     if options.as_json:
         document = [plain({**asdict(report), "passed": report.passed}) for report in reports]
         click.echo(json.dumps({"size": size, "draws": draws, "codecs": document}))

@@ -56,8 +56,7 @@ def claims_of(codec: Codec[Any], x: Vec, layout: Layout) -> Claims:
     """Return the claims of a codec for this float32[layout.size]; none for a codec that states
     nothing."""
     if callable(own := getattr(codec, "claims", None)):
-        stated = own(x, layout)
-        return _checked(stated)
+        return _checked(own(x, layout))
     while hasattr(codec, "codec"):
         codec = codec.codec
     rule = _RULES.get(codec.name)

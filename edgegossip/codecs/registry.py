@@ -189,10 +189,10 @@ class Registry:
             if key not in known:
                 allowed = f"valid: {', '.join(known)}" if known else "it has none"
                 raise ConfigError(f"codec {name} has no parameter {key!r}{did_you_mean(key, known)}; {allowed}")
-        return family.make(**{key: self._value(name, p, params.get(key, p.default)) for key, p in known.items()})
-
-    def _value(self, name: str, param: Param, value: object) -> Any:
-        return self._codec(name, param.name, value) if param.codec else param.check(name, value)
+        given = {key: params.get(key, param.default) for key, param in known.items()}
+        for key, value in given.items():
+            given[key] = self._codec(name, key, value) if known[key].codec else known[key].check(name, value)
+        return family.make(**given)
 
     def _codec(self, outer: str, key: str, value: object) -> Codec[Any]:
         """The codec inside another one."""

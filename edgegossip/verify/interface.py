@@ -8,6 +8,9 @@ must not passes through; `verify` reports it.
 from __future__ import annotations
 
 import contextlib
+import pickle
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral
@@ -25,6 +28,7 @@ FLIPS, HEAD_BYTES = 200, 64
 SPARE_BYTES = 2**20
 WEIGHT = 0.5
 
+Build = Callable[[], Codec[Any]]  # of a module's top level, so that pickle finds it, or a partial of one
 Receive = Callable[[Sequence[bytes]], Sequence[Vec]]  # bodies, one after the other, to what a receiver makes of them
 
 
@@ -252,3 +256,36 @@ def _flipped(body: bytes) -> Iterator[bytes]:
         for _ in range(1 + j % 3):
             damaged[rng.integers(min(HEAD_BYTES, len(body)) if j % 2 else len(body))] ^= 1 << int(rng.integers(8))
         yield bytes(damaged)
+
+
+# What the child runs. Its own path comes before the parent's: a user's file with the name of a
+# standard module must not hide that. What the user's code prints goes to standard error.
+_CHILD = """
+import os, sys
+sys.path += sys.argv[1:]
+import pickle
+answer = os.fdopen(os.dup(1), "wb")
+os.dup2(2, 1)
+build, bodies, layout = pickle.load(sys.stdin.buffer)
+codec = build()
+for body in bodies:
+    answer.write(codec.decode(body, layout).tobytes())
+"""
+PATIENCE_S = 600.0
+
+
+def decode_apart(build: Build, layout: Layout, bodies: Sequence[bytes]) -> Sequence[Vec]:
+    """Return what a codec that `build` makes in another process decodes the bodies to: nothing that
+    an encoder left in an object, a class or a module reaches it. Raises UsageError when it fails.
+    """
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _CHILD, *sys.path],
+        input=pickle.dumps((build, bodies, layout)),
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    if done.returncode or len(done.stdout) != 4 * layout.size * len(bodies):
+        said = done.stderr.decode(errors="replace").splitlines() or ["no values"]
+        raise UsageError(f"a receiver in another process fails with {said[-1]}")
+    return np.split(np.frombuffer(done.stdout, np.float32), len(bodies))

@@ -20,6 +20,8 @@ from edgegossip.codecs.lowrank import Atomo, PowerSgd
 from edgegossip.codecs.registry import Family, Param, Registry, preset
 from edgegossip.codecs.sign import SignSgd, TernGrad
 from edgegossip.codecs.sparse import Dgc, RandK, TopK
+from edgegossip.codecs.sparseloco import SparseLoCo
+from edgegossip.codecs.stepped import Dither
 from edgegossip.codecs.uniform import ElastiCl, Qsgd
 from edgegossip.types import ConfigError, DecodeError
 
@@ -155,6 +157,8 @@ DIRECT = [
     (ElastiCl, {"s0": 0}, "codec elasticl: s0 = 0 is outside 1 to 32767"),
     (Co3Grid, {"stage": "best"}, "codec co3: stage = 'best' is not one of raw"),
     (TernGrad, {"clip": -1.0}, "codec terngrad: clip = -1.0 is outside 0.0 to 1000000.0"),
+    (SparseLoCo, {"chunk": 0}, "codec sparseloco: chunk = 0 is outside 1 to 16777216"),
+    (Dither, {"error": 17.0}, "codec dither: error = 17.0 is outside 0.0 to 16.0"),
     (SignSgd, {"stage": "huffman"}, "codec signsgd: stage = 'huffman' is not one of raw, zstd, auto"),
 ]
 

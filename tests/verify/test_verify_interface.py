@@ -137,6 +137,14 @@ class ZeroMean(Plain):
         return super().encode(total, layout, ctx)[0], (layout, total)
 
 
+class Talks(Plain):
+    """What it prints is not what it answers."""
+
+    def decode(self, body: Any, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
+        print("decoding", flush=True)
+        return super().decode(body, layout, out, weight)
+
+
 class Inside(Plain):
     """Bodies of a codec of the package, under its wire id: its decoder reads them."""
 
@@ -215,9 +223,21 @@ def test_every_mutant_is_told_what_is_wrong(mutant: Callable[[], Any], check: st
     assert said in found[check] and set(found) <= {check, "refuses"}
 
 
-@pytest.mark.parametrize("codec", [Plain, ZeroMean, Inside])
+@pytest.mark.parametrize("codec", [Talks, ZeroMean, Inside])
 def test_correct_ones_pass(codec: Callable[[], Any]) -> None:
-    assert faults(codec()) == {} == faults(codec(), rebuild=lambda wire_id, params: codec())
+    assert faults(codec()) == {} == faults(codec(), build=codec)
+
+
+def exits() -> Any:
+    raise SystemExit(0)
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [(exits, "a receiver in another process fails with no values"), (lambda: Plain(), "PicklingError")],
+)
+def test_receivers_that_cannot_be_built(build: Callable[[], Any], said: str) -> None:
+    assert said in faults(Plain(), build=build)["same"]
 
 
 def test_a_codec_that_cannot_be_copied_is_its_own_receiver() -> None:
