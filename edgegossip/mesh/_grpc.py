@@ -12,16 +12,29 @@ versions that were tried get them; others do as they do.
 from __future__ import annotations
 
 import os
-from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 _OLDER_POLLER = "-event_engine_client,-event_engine_listener,-event_engine_callback_cq"
 _TRIED = ("1.85.1",)
 
 
+def _installed_version() -> str:
+    """Return the version of grpcio, without loading it; empty when it does not say.
+    importlib.metadata would tell it too, and would stay in the memory of every board with its
+    parser of e-mail."""
+    found = find_spec("grpc")
+    try:
+        text = (Path(found.origin or "").parent / "_grpcio_metadata.py").read_text("utf-8") if found else ""
+    except OSError:
+        return ""
+    return text.partition("=")[2].strip(" \n\"'")
+
+
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is told once, in our own words
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # boards are started with exec; no warnings about fork then
-os.environ.setdefault("GRPC_EXPERIMENTS", _OLDER_POLLER if version("grpcio") in _TRIED else "")
+os.environ.setdefault("GRPC_EXPERIMENTS", _OLDER_POLLER if _installed_version() in _TRIED else "")
 
 import grpc  # noqa: E402
 import grpc.aio  # noqa: E402

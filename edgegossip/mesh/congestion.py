@@ -22,8 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from statistics import median_low
+from collections.abc import Awaitable, Callable, Iterable
 
 from edgegossip.mesh.base import loop_s
 from edgegossip.types import PeerError
@@ -90,7 +89,7 @@ class CongestionWindow:
                 # others longer.
                 self._round_trip_s = min(self._round_trip_s, took_s)
                 self._rates.append((position - delivered_then) / took_s)
-                wanted = median_low(self._rates) * (2 * self._round_trip_s + QUEUE_S)
+                wanted = _median_low(self._rates) * (2 * self._round_trip_s + QUEUE_S)
                 self._resize(int(min(MAX_BYTES, 2 * self.size_bytes, max(MIN_BYTES, wanted))))
 
     def _resize(self, size_bytes: int) -> None:
@@ -144,3 +143,10 @@ class StallDetector:
             if now_s - max(since_s, answered_s) >= 0.99 * self._hung_s:  # a timer may be early by a hair
                 raise PeerError(f"it does not answer: silent for {now_s - since_s:.0f} s")
             self._tell(now_s - since_s, alive)
+
+
+def _median_low(values: Iterable[float]) -> float:
+    """Return what statistics.median_low does, whose module brings decimal and fractions along: 0.6
+    MiB that a board would keep."""
+    ordered = sorted(values)
+    return ordered[(len(ordered) - 1) // 2]

@@ -244,16 +244,18 @@ class TlsSecurity:
 
     # -- the calling side
 
-    async def check(self, peer: NodeId, where: Address, before_close: Callable[[], object] = lambda: None) -> None:
-        """Make the admission handshake: see that it is `peer` who listens there, that neither is
-        revoked, and exchange revocation lists. From then on connections to this peer insist on the
-        certificate that it showed. Raises PeerError with the reason, OSError when nobody
-        answers."""
-        subject = Subject(peer, "board", self.identity.fleet)
+    async def check(
+        self, peer: NodeId | None, where: Address, before_close: Callable[[], object] = lambda: None
+    ) -> NodeId:
+        """Make the admission handshake: see that it is `peer` who listens there, or any board of
+        our fleet, that neither is revoked, and exchange revocation lists. From then on connections
+        to it insist on the certificate that it showed. Return who it is. Raises PeerError with the
+        reason, OSError when nobody answers."""
         async with asyncio.timeout(2 * self._limits.handshake_s):
-            serial, token = await self._ask_in(subject, where, before_close)
-        self._pinned[peer] = serial
-        self._tokens[peer] = [*self._tokens.get(peer, [])[-3:], token]
+            name, serial, token = await self._ask_in(peer, where, before_close)
+        self._pinned[name] = serial
+        self._tokens[name] = [*self._tokens.get(name, [])[-3:], token]
+        return name
 
     def channel_credentials(self, peer: NodeId) -> grpc.ChannelCredentials:
         """Return the credentials of a connection that we open to `peer`."""
@@ -339,16 +341,20 @@ class TlsSecurity:
         if self._files.server is not self._certificate and self._front_end is not None:
             self._front_end.undisturbed(self._offer)
 
-    async def _ask_in(self, subject: Subject, where: Address, before_close: Callable[[], object]) -> tuple[int, str]:
-        """Ask to be let in: return the serial of the certificate that was shown, and a one-time
-        token."""
+    async def _ask_in(
+        self, peer: NodeId | None, where: Address, before_close: Callable[[], object]
+    ) -> tuple[NodeId, int, str]:
+        """Ask to be let in: return the name and the serial of the certificate that was shown, and a
+        one-time token."""
         await self._look()
-        reader, writer = await self._connect(subject, where)
+        reader, writer = await self._connect(peer, where)
         try:
             session = writer.get_extra_info("ssl_object")
             if session.selected_alpn_protocol() != tls.ADMISSION:
                 raise PeerError("what listens there is no edgegossip board")
             shown, serial = tls.peer_of(session.getpeercert(), self.identity.fleet)
+            if shown.role != "board":
+                raise PeerError(f"{shown.name} is a {shown.role}, where a board is due")
             present = self.identity.revocations.present
             writer.write(handshake.hello(present.number))
             answer = await _read_answer(reader)
@@ -361,7 +367,7 @@ class TlsSecurity:
                 raise Unreachable(f"refused: {printable(answer.text)}")
             if self.identity.revocations.revoked(serial):
                 raise PeerError("its certificate was revoked")
-            return serial, answer.text
+            return shown.name, serial, answer.text
         except ssl.SSLError as error:
             # In TLS 1.3 a listener says what it thinks of our certificate after the handshake.
             raise PeerError(tls.words(error)) from error
@@ -371,19 +377,23 @@ class TlsSecurity:
             before_close()
             writer.transport.abort()
 
-    async def _connect(self, subject: Subject, where: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connect(self, peer: NodeId | None, where: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        context = self._files.client_context
+        if peer is None:  # the chain is checked; the name is what we ask for
+            context = tls.client_context(self.identity)
+            context.check_hostname = False
         try:
             return await asyncio.open_connection(
                 where.host,
                 where.port,
-                ssl=self._files.client_context,
-                server_hostname=subject.dns_name,
+                ssl=context,
+                server_hostname=Subject(peer or "seed", "board", self.identity.fleet).dns_name,
                 ssl_handshake_timeout=2 * self._limits.handshake_s,
             )
+        except (ssl.SSLEOFError, ConnectionResetError) as error:
+            raise Unreachable("it ended the connection during the TLS handshake") from error
         except ssl.SSLError as error:
             raise PeerError(tls.words(error)) from error
-        except ConnectionResetError as error:
-            raise Unreachable("it ended the connection during the TLS handshake") from error
         except OSError as error:
             raise Unreachable(os.strerror(error.errno).lower() if error.errno else "it does not answer") from error
 

@@ -1,5 +1,4 @@
-"""Machines on one network: a namespace each, joined by a switch that can be split and slowed
-down."""
+"""Machines on one network: a namespace each, joined by a switch that can be split."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from edgegossip.types import HostError
-from lab.netns.network import Namespaces, command, ip
+from lab.netns.network import Namespaces, ip
 
 needs_namespaces = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2 to make network namespaces"
@@ -62,25 +61,6 @@ class Network(Namespaces):
     def heal(self) -> None:
         for k in range(1, self.size + 1):
             ip("-n", self._switch, "link", "set", f"port{k}", "master", "left")
-
-    def slow(self, machine: int, rate: str, burst: str = "32kb") -> None:
-        """Bound what this machine sends, such as 2mbit; `burst` goes through at once."""
-        shape = (
-            "tc",
-            "qdisc",
-            "replace",
-            "dev",
-            "wire",
-            "root",
-            "tbf",
-            "rate",
-            rate,
-            "burst",
-            burst,
-            "latency",
-            "400ms",
-        )
-        command(*self.inside(machine), *shape)
 
 
 @contextmanager

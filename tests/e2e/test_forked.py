@@ -408,20 +408,6 @@ def test_each_board_has_its_score_alone_together_and_with_the_average(
     assert not any(event.name in ("peer-up", "peer-down") for event in read_run(alone.folder).events())
 
 
-@pytest.mark.slow  # one sentence, after a whole run
-def test_where_no_board_tests_its_model_there_is_nothing_to_compare(tmp_path: Path) -> None:
-    """Which is found before the run together begins."""
-
-    def train() -> None:
-        with edgegossip.join(torch.nn.Linear(2, 1)) as run:
-            for _ in run.rounds():
-                run.exchange(loss=1.0)
-
-    with pytest.raises(ConfigError, match="no board has tested its model"):
-        edgegossip.local(train, {"network.tls": "off"}, nodes=2, rounds=2, runs=tmp_path, quiet=True, alone=True)
-    assert [path.name.rpartition("-")[2] for path in tmp_path.iterdir()] == ["alone"]
-
-
 @pytest.mark.usefixtures("runs_fork_from_it")
 def test_a_learning_rate_beyond_all_measure_is_a_ruin(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     two = ("run.nodes=2", "gossip.topology=complete", "run.rounds=40", "evaluation.every=40", "training.lr=50")

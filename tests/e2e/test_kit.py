@@ -108,32 +108,3 @@ def test_a_board_that_loses_power_is_back_in_the_run_by_itself(tmp_path: Path) -
         for board in boards:
             board.process.kill()
             board.process.wait(10)
-
-
-def test_boards_of_a_coordinator_are_told_its_settings_and_who_is_left(tmp_path: Path) -> None:
-    """Kits were made when there were three boards; one was revoked since, and the coordinator has
-    settings of its own."""
-    from edgegossip.fleet import orders, provisioning
-    from edgegossip.fleet.store import Fleet
-
-    fleet = Fleet.create(tmp_path / "fleet", "home", 20).add_all(("a", "b", "c"), "board", 20)
-    port = free_port()
-    orders.change(fleet, ("a", "b", "c"), {"coordinator": f"127.0.0.1:{port}"})
-    boards = [Board(tmp_path / n, kitfile.parse(provisioning.make_bundle(fleet, n, time.time()))) for n in ("a", "b")]
-    fleet.revoke("c")
-    command = [sys.executable, "-m", "edgegossip", "coordinator", "quickstart-server", "--fleet", str(fleet.folder)]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--no-plots", "--runs", str(tmp_path / "runs")]
-    command += ["--set", "run.nodes=2", "--set", "run.rounds=2"]
-    with open(tmp_path / "coordinator.log", "wb") as log:
-        coordinator = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    try:
-        for board in boards:
-            board.start()
-        assert coordinator.wait(180) == 0, (tmp_path / "coordinator.log").read_text()
-        (run,) = (tmp_path / "runs").glob("*/run.json")
-        records = list(read_run(run.parent).metrics())
-        assert {"a", "b"} <= {r.node for r in records} and max(r.step for r in records) <= 2, records
-    finally:
-        for process in (coordinator, *(board.process for board in boards)):
-            process.kill()
-            process.wait(10)

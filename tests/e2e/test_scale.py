@@ -177,25 +177,6 @@ def test_transmit_seconds_are_bytes_by_rate_and_the_model_agrees(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
-    arguments = ("--boards", "2,3", "--schemes", "sgd", "--rate", "50mbit", "--slower", "1")
-    command = [sys.executable, "-m", *NETNS, *RECIPE, *arguments, "-o", str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    until = time.monotonic() + 400
-    while not (tmp_path / "scale.jsonl").exists() or not (tmp_path / "scale.jsonl").read_text().strip():
-        assert time.monotonic() < until and process.poll() is None
-        time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode != 0 and "goes on from there" in err
-    before = (tmp_path / "scale.jsonl").read_text().splitlines()
-    document = scale(*arguments, out=tmp_path, by=NETNS)
-    assert len((tmp_path / "scale.jsonl").read_text().splitlines()) == len(before) + 1 == 2
-    assert [row["devices"] for row in document["rows"]] == [2, 3]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_boards_that_follow(tmp_path: Path) -> None:
     from edgegossip.flower.superlink import free_port
 

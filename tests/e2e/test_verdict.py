@@ -50,39 +50,6 @@ def test_the_quickstarts_as_they_are_have_none(recipe: str, ran: Ran) -> None:
     assert (code, verdict) == (0, []) and "RUIN" not in out and "look:" not in out
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        ("data.partition=sorted",),
-        ("gossip.algorithm=deep-squeeze", "codec.name=4-bit-elastiquant"),
-        ("gossip.algorithm=sparse-push", "gossip.topology=directed-ring", "codec.name=signsgd"),
-        ("gossip.algorithm=ad-psgd",),
-        ("model.name=resnet8", "model.norm=batchnorm", "gossip.algorithm=deep-squeeze", "codec.name=4-bit-elastiquant"),
-    ],
-    ids=["sorted", "4 bits", "signs", "asynchronous", "batch norm"],
-)
-def test_runs_that_train_have_none(settings: tuple[str, ...], ran: Ran) -> None:
-    assert ran(*SHORT, *settings)[:2] == (0, [])
-
-
-def test_a_run_of_two_rounds_has_none(ran: Ran) -> None:
-    assert ran("run.rounds=2")[:2] == (0, [])
-
-
-def test_an_averaging_rate_that_is_too_large_for_the_codec_is_a_ruin(ran: Ran) -> None:
-    coarse = ("gossip.algorithm=deep-squeeze", "codec.name=signsgd", "gossip.params.eta=0.9")
-    code, verdict, out = ran(*SHORT, *coarse)
-    assert code == RUIN and [f["kind"] for f in verdict if f["ruin"]] == ["apart"]
-    assert "leave gossip.params.eta = 0.9 out" in verdict[0]["cure"] and "RUIN: the boards hold different models" in out
-
-
-def test_a_rate_with_which_boards_merely_stray_is_a_hint(ran: Ran) -> None:
-    """What was the default of deep-squeeze with this codec once."""
-    coarse = ("gossip.algorithm=deep-squeeze", "codec.name=4-bit-elastiquant", "gossip.params.eta=0.83")
-    code, verdict, out = ran(*SHORT, *coarse)
-    assert code == 0 and [(f["kind"], f["ruin"]) for f in verdict] == [("apart", False)] and "look: " in out
-
-
 @pytest.mark.parametrize("recipe", ["quickstart-gossip", "quickstart-server"])
 def test_a_model_that_learnt_nothing_is_a_ruin(recipe: str, ran: Ran) -> None:
     code, verdict, out = ran(*SHORT, "training.lr=1e-7", recipe=recipe)

@@ -1,31 +1,25 @@
 """Malformed messages for every call of a board: honest ones, mutated, cut, spliced, out of order,
 with huge numbers. Seeded and pure.
 
-A message that would be taken for a good one is not made: whoever may send models may send bad
-models (docs/security.md), and that is not what is tried here.
+A message that would be taken for a good one is not made. What is wrong with a frame in a stream is
+the engine's affair (tests/fuzz/test_mutated_frames.py).
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-import numpy as np
 from google.protobuf.message import Message
 
-from edgegossip import codecs, frame
-from edgegossip.layout import Layout
 from edgegossip.mesh._proto import membership_pb2 as members_pb
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.membership import wire as members_wire
 from edgegossip.mesh.wire import chunk_message
 from edgegossip.types import PeerError
-from tests.conformance.pipeline import reseal
 
 HUGE = (2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
-CODECS = ("fp32", "minmax8", "topk", "elastiquant", "signsgd")
 MAX_RANDOM_BYTES = 4096
 NO_AGREEMENTS = (
     b"\xff\xfe\x00",
@@ -54,7 +48,6 @@ class Target:
     run_id: bytes
     manifest: int
     members: tuple[str, ...]
-    layout: Layout
     me: str
     address: str
 
@@ -92,36 +85,7 @@ class Maker:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._frames = _honest_frames(target)
-        self._limits = frame.Limits.of(target.layout)
         self._messages = [m.SerializeToString() for m in _every_message(target)]
-
-    # -- frames
-
-    def frames(self, rng: Random, count: int) -> list[bytes]:
-        """Frames that carry no model."""
-        made: list[bytes] = []
-        while len(made) < count:
-            data = mutate(rng.choice(self._frames), rng, self._frames)
-            if rng.randrange(4):
-                data = reseal(data)  # so that what lies behind the checksums is tried
-            if data and len(data) <= self._frame_limit and not self._is_good(data):
-                made.append(data)
-        return made
-
-    @property
-    def _frame_limit(self) -> int:
-        return frame.HEADER_BYTES + self._limits.max_body_bytes + 4096
-
-    def _is_good(self, data: bytes) -> bool:
-        try:
-            found = frame.parse(data, self._limits)
-            frame.expect(found, run_id=self._target.run_id, layout_hash=self._target.layout.hash)
-            if found.body:
-                codecs.from_wire(found.codec_id, found.codec_params).decode(found.body, self._target.layout)
-        except PeerError:
-            return False
-        return True
 
     # -- streams of the mesh
 
@@ -130,15 +94,6 @@ class Maker:
         hello = pb.Hello(protocol_version=1, run_id=t.run_id, sender=t.me, receiver=t.board)
         hello.session = rng.getrandbits(63) + 1
         return pb.ExchangeRequest(hello=hello)
-
-    def framed(self, rng: Random, frames: list[bytes]) -> list[bytes]:
-        """A stream that brings these frames, each in one to three chunks."""
-        out = [self.hello(rng).SerializeToString()]
-        for number, data in enumerate(frames, 1):
-            cuts = sorted({0, len(data), *(rng.randrange(len(data)) for _ in range(rng.choice((0, 0, 0, 1, 2))))})
-            for a, b in itertools.pairwise(cuts):
-                out.append(chunk_message(number, a, len(data), False, [memoryview(data)[a:b]]))
-        return out
 
     def stream(self, rng: Random) -> list[bytes]:
         """A stream with one thing wrong in it, at its end."""
@@ -233,24 +188,6 @@ class Maker:
             case _:
                 request.reached = rng.choice(("", "::::", "x" * 5000, "1.2.3.4:99999", "\n"))
         return request.SerializeToString()
-
-
-def _honest_frames(target: Target) -> list[bytes]:
-    rng, made = np.random.default_rng(5), []
-    for name in CODECS:
-        codec, layout = codecs.get(name), target.layout
-        x = rng.standard_normal(layout.size).astype(np.float32)
-        for kind in frame.Kind:
-            if kind is frame.Kind.HELLO:
-                body: codecs.Body = b""
-            else:
-                body, _ = codec.encode(x, codec.init(layout), codecs.Ctx(9, 2, 0.5, 0.1))
-            aux: dict[int, float] = {frame.Aux.SESSION: 5.0, frame.Aux.LOSS: 0.5}
-            message = frame.Frame(
-                kind, codec.wire_id, codec.wire_params(), layout.hash, target.run_id, 20, 1, 9, body, aux
-            )
-            made.append(b"".join(frame.build(message)))
-    return made
 
 
 def _every_message(t: Target) -> list[Message]:

@@ -138,21 +138,6 @@ def test_every_board_leaves_when_it_has_everything():
         run_boards(4, frames)
 
 
-@pytest.mark.slow
-def test_every_board_leaves_when_it_has_everything_many_times():
-    stop = threading.Event()
-    burners = [threading.Thread(target=lambda: [sum(range(1000)) for _ in iter(stop.is_set, True)]) for _ in range(2)]
-    for burner in burners:
-        burner.start()
-    try:
-        for _ in range(25):
-            run_boards(2, [os.urandom(n) for n in (100, 70_000, 1_000, 400_000, 10)])
-    finally:
-        stop.set()
-        for burner in burners:
-            burner.join()
-
-
 def close_at_once(transports: list[GrpcTransport]) -> None:
     """Every transport closes at the same moment, none of them waits until a time-out."""
     barrier = threading.Barrier(len(transports))

@@ -12,6 +12,10 @@ import pytest
 from edgegossip.mesh import _grpc
 
 
+def test_the_installed_version_is_told_without_loading_it() -> None:
+    assert _grpc._installed_version() == grpc.__version__
+
+
 @pytest.mark.parametrize("users", ["", "-event_engine_client"])
 def test_the_core_keeps_quiet_and_a_user_decides(users: str) -> None:
     code = (

@@ -9,7 +9,6 @@ import grpc
 import pytest
 
 from edgegossip.agreement import Agreement
-from edgegossip.layout import Layout, TensorSpec
 from edgegossip.mesh import GrpcTransport, MeshLimits
 from edgegossip.mesh._proto import membership_pb2 as members_pb
 from edgegossip.mesh._proto import mesh_pb2 as pb
@@ -22,20 +21,17 @@ from edgegossip.types import DecodeError
 from tests.mesh.malformed import NO_AGREEMENTS, Maker, Target
 from tests.mesh.support import RUN, connect_all, wait_for
 
-LAYOUT = Layout.of([TensorSpec("fc.weight", (8, 16)), TensorSpec("fc.bias", (16,))])
 MEMBERS = ("a", "b", "evil")
 PATIENCE_S = 20.0
 
 
 def target(address: str = "127.0.0.1:1", manifest: int = 5) -> Target:
-    return Target("b", RUN, manifest, MEMBERS, LAYOUT, "evil", address)
+    return Target("b", RUN, manifest, MEMBERS, "evil", address)
 
 
 def test_what_is_made_follows_from_the_seed_and_is_refused() -> None:
     maker, again = Maker(target()), Maker(target())
     for seed in range(3):
-        frames = maker.frames(Random(seed), 50)
-        assert frames == again.frames(Random(seed), 50) and not any(map(maker._is_good, frames))
         assert maker.stream(Random(seed)) == again.stream(Random(seed))
     for said in NO_AGREEMENTS:
         with pytest.raises(DecodeError, match="an agreement"):
@@ -76,7 +72,6 @@ def test_a_board_stands_them_and_its_peers_go_on() -> None:
                 answers = _converse(channel, maker.stream(rng))
                 assert answers or seed, "the first is answered"
                 assert all(m.refusal.reason for m in answers if m.WhichOneof("kind") == "refusal")
-                _converse(channel, maker.framed(rng, maker.frames(rng, 4)))
                 for method, message in (
                     ("/edgegossip.v1.Membership/Probe", maker.probe(rng)),
                     ("/edgegossip.v1.Membership/Join", maker.join(rng)),

@@ -619,26 +619,6 @@ def test_a_board_that_fails_while_it_computes_ends_at_once() -> None:
     assert (ended.returncode, ended.stderr) == (HostError.exit_code, "edgegossip: the disk is full\n")
 
 
-def test_three_boards_of_different_speed_come_near_the_mean_of_their_targets() -> None:
-    ends = network(MEMBERS)
-    boards = [
-        pairwise(name, ends[name], Quadratic(np.full(VALUES, k, np.float32), lr=0.05), **{"run.rounds": 150})
-        for k, name in enumerate(MEMBERS)
-    ]
-
-    def play(board: Board) -> None:
-        board.node.run()
-        for name in MEMBERS:  # as a transport does that is closed
-            ends[name].events.put(PeerDown(board.name, f"{board.name} left", left=True))
-
-    threads = [started(lambda board=board: play(board)) for board in boards]  # type: ignore[misc]
-    for t in threads:
-        t.join(PATIENCE_S)
-    assert [b.node.engine.round for b in boards] == [150] * 3
-    np.testing.assert_allclose(np.mean([b.model for b in boards], axis=0), np.full(VALUES, 1.0), atol=0.5)
-    assert not [text for b in boards for _, name, text in b.sink.events if name == "refused"]
-
-
 def test_patience_is_the_recipes() -> None:
     board = Board("a", MemoryTransport("a"), Quadratic(np.zeros(VALUES, np.float32)), settings={"network.grace_s": 7.0})
     assert board.node.engine._patience == Patience(grace_s=7.0)

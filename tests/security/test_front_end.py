@@ -419,15 +419,6 @@ def test_who_is_refused_and_never_ends_is_cut_off(fleet: TestFleet) -> None:
         port.close()
 
 
-def test_half_a_handshake_from_one_host_keeps_out_nobody_from_another(port: Port) -> None:
-    with ExitStack() as stack:
-        for k in range(40):
-            s = stack.enter_context(port.dial("127.0.0.2"))
-            with suppress(OSError):
-                s.sendall(b"\x16\x03\x01\x02\x00"[: k % 6])
-        assert all(port.admitted(name) for name in "ac")
-
-
 def test_close_ends_who_is_in_a_handshake(fleet: TestFleet) -> None:
     port = Port(fleet)
     port.front_end.start()

@@ -109,25 +109,6 @@ def test_the_same_line_is_told_once_a_minute_and_few_altogether():
     assert sum(log.worth(k, 100.0) for k in range(1000)) <= 64
 
 
-def test_who_was_refused_or_asks_much_at_once_has_a_rate_of_its_own():
-    limiter = SharedRateLimiter()
-    strangers, boards = limiter.STRANGERS_BURST, limiter.BOARDS_BURST
-
-    def allowed(address: str, now_s: float) -> int:
-        return sum(limiter.allows(address, now_s) for _ in range(200))
-
-    limiter.refused("10.0.0.2", 0.0)
-    assert allowed("10.0.0.2", 0.0) == strangers
-    assert allowed("10.0.0.1", 0.0) == boards
-    assert allowed("10.0.0.2", limiter.STRANGE_S + 1) == boards  # it is none any more
-    with ExitStack() as stack:
-        for _ in range(limiter.MAX_OPEN + 1):
-            stack.enter_context(limiter.asking("10.0.0.2"))
-        assert allowed("10.0.0.2", 2 * limiter.STRANGE_S + 1) == strangers
-        assert allowed("10.0.0.1", 2 * limiter.STRANGE_S + 1) == boards
-    assert allowed("10.0.0.2", 3 * limiter.STRANGE_S + 1) == boards  # its questions are closed
-
-
 def test_who_asks_without_end_keeps_nobody_out():
     limiter = SharedRateLimiter()
     assert sum(limiter.allows("10.0.0.2", 0.0) for _ in range(1000)) == limiter.BOARDS_BURST

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import ssl
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -85,8 +84,7 @@ async def _request_join(
     if security is None:
         opened = grpc.insecure_channel(target, options=options)
     else:
-        member = await _who_listens(where, security)
-        await security.check(member, where)
+        member = await security.check(None, where)
         options += security.channel_options(member)
         opened = grpc.secure_channel(target, security.channel_credentials(member), options=options)
     with opened as channel:  # not grpc.aio: its loop would have to live on
@@ -99,29 +97,6 @@ async def _request_join(
     host = told.seen_as if told.seen_as.isprintable() and len(told.seen_as) < 256 else ""
     by = member or printable(told.name, 64)
     return JoinAnswer(manifest, wire.parse_rows(told.rows, len(manifest.members)), by, host)
-
-
-async def _who_listens(where: addresses.Address, security: TlsSecurity) -> NodeId:
-    """Return the name in the certificate of a seed, of which we know the address only: any board of
-    our fleet is right."""
-    from edgegossip.security import tls
-
-    context = tls.client_context(security.identity)
-    context.check_hostname = False  # the chain is checked; the name is what we ask for
-    try:
-        async with asyncio.timeout(_CALL_S):
-            _, writer = await asyncio.open_connection(where.host, where.port, ssl=context, server_hostname="seed")
-    except (ssl.SSLEOFError, ConnectionError) as error:
-        raise Unreachable(f"{where}: it ended the connection during the TLS handshake") from error
-    except ssl.SSLError as error:
-        raise RefusedToJoin(f"{where}: {tls.words(error)}") from error
-    try:
-        subject, _ = tls.peer_of(writer.get_extra_info("ssl_object").getpeercert(), security.identity.fleet)
-    finally:
-        writer.transport.abort()
-    if subject.role != "board":
-        raise RefusedToJoin(f"{where}: {subject.name} is a {subject.role}, where a board is due")
-    return subject.name
 
 
 # -- our own address

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import replace
 from typing import Any
 
-from edgegossip.mesh.base import MeshLimits
+from edgegossip.mesh.base import MeshLimits, Moved, Verdict
 from edgegossip.mesh.membership.agent import EventDelegate
 from edgegossip.mesh.membership.client import Connections
 from edgegossip.mesh.membership.protocol import Changed, MemberEntry, Refuted, Status
@@ -54,6 +55,29 @@ def delegate(now_s: list[float]) -> tuple[EventDelegate, list[str]]:
     return EventDelegate(
         ["pi-01", "pi-02"], 0, lambda event: None, lambda *said, **_: log.append(said[1]), lambda: now_s[0]
     ), log
+
+
+def test_the_node_hears_who_is_here_moved_was_restarted_died_and_left() -> None:
+    posted: list[object] = []
+    told = EventDelegate(["pi-01", "pi-02"], 0, posted.append, lambda *_, **__: None, lambda: 0.0)
+    here = MemberEntry(Status.ALIVE, 1, 7, "10.0.0.2:1")
+    again, away = replace(here, session=8), replace(here, status=Status.DEAD, accusers=1)
+    steps = [
+        MemberEntry(),
+        here,
+        replace(here, address="10.0.0.2:2"),
+        here,
+        again,
+        away,
+        again,
+        replace(here, status=Status.LEFT),
+    ]
+    for before, after in itertools.pairwise(steps):
+        told.notify(Changed(1, before, after), [here, after])
+    verdicts = [(v.here, v.restarted, v.left) for v in posted if isinstance(v, Verdict)]
+    restarted, dead, left = (True, True, False), (False, False, False), (False, False, True)
+    assert verdicts == [(True, False, False), restarted, dead, restarted, left]
+    assert [m.address[-1] for m in posted if isinstance(m, Moved)] == ["1", "2", "1", "1"]
 
 
 def test_who_is_refused_again_and_again_hides_nobody_else() -> None:

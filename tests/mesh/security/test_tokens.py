@@ -12,14 +12,12 @@ import pytest
 
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh._proto import mesh_pb2 as pb
-from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received
-from edgegossip.mesh.wire import METHOD
+from edgegossip.mesh.base import PeerDown, PeerUp, Received
 from edgegossip.security.names import serial_name
 from edgegossip.security.tls import H2
 from tests.mesh.security.support import (
     LIMITS,
     admission_handshake,
-    channel_to_b,
     converse,
     hello,
     in_quarantine,
@@ -27,23 +25,13 @@ from tests.mesh.security.support import (
     left,
     told,
 )
-from tests.mesh.support import PATIENCE_S, RUN, PeerProcess, wait_for
+from tests.mesh.support import RUN, PeerProcess, wait_for
 
 
 def test_grpc_without_an_admission_handshake(fleet, pair):
     _, b = pair
     is_refused(fleet.client_context(fleet.of("c"), H2), b.address)
     assert "refused c at" in told(b, "it comes in without the admission handshake")
-
-
-def test_a_token_is_for_one_connection(fleet, pair):
-    _, b = pair
-    token = admission_handshake(fleet, fleet.of("c"), b.address).text
-    assert converse(fleet, "c", b.address, hello(run_id=b""), token=token)[-1].WhichOneof("kind") == "refusal"
-    told(b, "it belongs to run")
-    with pytest.raises(AssertionError):
-        converse(fleet, "c", b.address, hello(), token=token)
-    told(b, "it comes in without the admission handshake")
 
 
 def test_a_token_of_somebody_else(fleet, pair):
@@ -54,25 +42,6 @@ def test_a_token_of_somebody_else(fleet, pair):
     assert answer.refusal.code == pb.REFUSAL_CODE_IDENTITY
     told(b, "its certificate is not the one that a showed in the admission handshake")
     in_quarantine(b)  # c, and not a
-
-
-def test_tokens_kept_in_store_do_not_help_in_quarantine(fleet, pair):
-    """c is admitted three times and breaks the protocol with one of the tokens: the others are
-    worth nothing, at once and later."""
-    _, b = pair
-    first, second, third = (admission_handshake(fleet, fleet.of("c"), b.address).text for _ in range(3))
-    with channel_to_b(fleet, fleet.of("c"), b.address, first) as channel:
-        [answer] = channel.stream_stream(METHOD)(iter([b"\xff\xff"]), timeout=PATIENCE_S)
-        assert pb.ExchangeResponse.FromString(answer).refusal.code == pb.REFUSAL_CODE_MALFORMED
-        in_quarantine(b)
-        with pytest.raises(AssertionError):
-            converse(fleet, "c", b.address, hello(), token=second)
-    wait_for(b, Notice, lambda n: n.text.startswith("refused c at") and "quarantine" in n.text)
-    # As it is when the last words were said.
-    b._security._front_end.cut(lambda caller: caller.subject.name == "c", "again")
-    with pytest.raises(AssertionError):
-        converse(fleet, "c", b.address, hello(), token=third)
-    told(b, "it comes in without the admission handshake")
 
 
 def test_a_board_that_asks_for_tokens_without_end_pushes_out_nobody_elses_token(fleet):
