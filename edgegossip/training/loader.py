@@ -29,9 +29,8 @@ from edgegossip.training.data.base import (
     Description,
     Examples,
     ExampleStream,
-    InMemory,
-    Items,
     Part,
+    in_memory,
     stacked,
 )
 from edgegossip.training.partition import Partitions, partition_data
@@ -296,12 +295,7 @@ class _StreamLoader(DataLoader):
 
 def _is_checked(examples: Examples) -> bool:
     """Whether all of these were looked at when they were opened (`schema.describe`)."""
-    return (
-        not isinstance(examples, Items)
-        and isinstance(examples.inputs, InMemory)
-        and not isinstance(examples.inputs.array, np.memmap)
-        and not isinstance(examples.targets, np.memmap)
-    )
+    return in_memory(examples) is not None and not isinstance(examples.targets, np.memmap)
 
 
 def _fit(source: str, batch: Batch, about: Description, places: NDArray[np.int64] | None) -> Batch:

@@ -10,13 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from edgegossip import recipe as recipes
 from edgegossip import training
-from edgegossip.studies.cases import StudyCase
-from edgegossip.studies.lanes import Lanes
-from edgegossip.studies.measure import ModelRecorder
-from edgegossip.studies.run_case import gossip_of
-from edgegossip.training.workload import TorchWorkload
 from edgegossip.types import ConfigError, UsageError
 from tests.training.fakes import recipe
 
@@ -115,34 +109,6 @@ def test_virtual_boards_of_one_process_are_those_of_many() -> None:
         assert one.keys() == other.keys() and all((one[name] == other[name]).all() for name in one)
     heads = [together[k].snapshot()["kept/head.weight"] for k in range(3)]
     assert not (heads[0] == heads[1]).all() and not (heads[1] == heads[2]).all()
-
-
-@pytest.mark.parametrize("codec", ["fp32", "topk", "4-bit-elastiquant", "powersgd"])
-def test_frozen_parameters_have_the_same_bits_after_a_run_with_any_codec(codec: str) -> None:
-    settings = {
-        "run.nodes": 3,
-        "run.rounds": 2,
-        "model.name": f"{__name__}:headed",
-        "model.params": {},
-        "codec.name": codec,
-        "training.momentum": 0.0,
-        "gossip.algorithm": "choco-sgd",
-        "data.train_examples": 60,
-        "data.test_examples": 10,
-    }
-    params = {"topk": {"ratio": 0.2}, "randk": {"ratio": 0.2}, "dgc": {"ratio": 0.2}}.get(codec, {})
-    chosen = recipes.with_settings(recipes.load("quickstart-gossip"), {**settings, "codec.params": params})
-    boards: list[Any] = list(training.build_workloads(chosen))
-    vector = boards[0]._shared.vector
-    before = vector.base_hash()
-    run = gossip_of(StudyCase({}, chosen, ""), boards, lambda round: None, Lanes())
-    run.play(boards[0].initial(chosen.run.seed), ModelRecorder(3, frozenset(), frozenset(), lambda x: None, lambda: 0))
-    assert all(model.size == vector.layout.size for model in run.models)
-    for board, model in zip(boards, run.models, strict=True):
-        board.evaluate(model, 2)
-        assert vector.base_hash() == before
-    apart = TorchWorkload.build(chosen, 2)
-    assert apart._shared.vector.base_hash() == before  # and so has a board of another process
 
 
 def test_what_export_builds_is_the_runs_own_base() -> None:

@@ -62,6 +62,8 @@ def test_doubts_are_said_of_all_boards_that_have_them_and_one_kind_of_data_is_as
     two, one = data_doubts(chosen, boards)
     assert two.startswith("the data of pi-0, pi-1: every value is 0.0") and one.startswith("the data of pi-2: every")
     assert data_doubts(replace(chosen, run=replace(chosen.run, script="mine.py")), boards) == []
+    units = f"{here(BY_BOARD.replace('index, np', '100.0 ** index, np'))}:data"
+    assert "times as large on pi-0 as on others" in data_doubts(local(units, classes=4), boards)[-1]
     with pytest.raises(
         DataError, match="pi-0 and pi-1 cannot train together: one input is float32 4 here and float32 5"
     ):

@@ -50,18 +50,6 @@ def zoo(tmp_path):
     return tmp_path
 
 
-def test_folders_are_classes_and_pictures_get_one_size(zoo):
-    data = open_data(section("image-folder", zoo, params={"size": [6, 5]}))
-    inputs, targets = everything(data)
-    assert data.about.names == ("ant", "bee")
-    assert (inputs.shape, inputs.dtype) == ((6, 3, 6, 5), np.uint8)
-    assert targets.tolist() == [0, 0, 0, 1, 1, 1]
-    assert inputs[5].reshape(3, -1).max(1).tolist() == [2, 0, 0]
-    assert np.abs(inputs[0, 1].astype(int) - 100).max() < 4  # JPEG
-    assert len(data.test) == 1
-    assert make_loader(data, recipe(data={"partition": "local"}), 0).counts.tolist() == [3, 3]
-
-
 def test_pictures_are_decoded_when_they_are_needed(zoo):
     data = open_data(section("image-folder", zoo, params={"size": 4}))
     (zoo / "train" / "bee" / "1.png").write_bytes(b"\x89PNG broken")

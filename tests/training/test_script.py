@@ -722,6 +722,20 @@ def test_figures_of_a_round_that_are_none_are_named(start: Start, wrong: str) ->
         workload.local_update(workload.initial(1), 0)
 
 
+def test_what_is_wrong_with_a_round_is_told_though_the_script_goes_on(start: Start) -> None:
+    workload = start("""
+        import edgegossip, torch
+        run = edgegossip.join(torch.nn.Linear(1, 1))
+        for _ in run.rounds():
+            try:
+                run.exchange(loss=float("nan"))
+            except Exception:
+                break
+    """)
+    with pytest.raises(UsageError, match="the training loss became nan in round 0"):
+        workload.local_update(workload.initial(1), 0)
+
+
 def test_a_counter_in_a_state_comes_back_as_it_was() -> None:
     from edgegossip.training.serialization import find_unserializable, pack, unpack
 

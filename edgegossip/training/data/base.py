@@ -185,6 +185,13 @@ class ExampleStream:
 Part: TypeAlias = Examples | ExampleStream
 
 
+def in_memory(part: Part) -> NDArray[Any] | None:
+    """Return the array of inputs that are in memory as a whole; None where they are mapped,
+    streamed, read one by one, or some of others."""
+    inputs = part.inputs if isinstance(part, Examples) else None
+    return inputs.array if isinstance(inputs, InMemory) and not isinstance(inputs.array, np.memmap) else None
+
+
 def with_targets(part: Part, turned: Callable[[NDArray[Any]], NDArray[Any]]) -> Part:
     """Return a part whose targets [n, ...] are `turned` into others, at once where they are at
     hand, else as they come."""

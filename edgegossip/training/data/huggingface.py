@@ -23,7 +23,7 @@ from edgegossip.training.data import tables
 from edgegossip.training.data.base import Batch, Board, ItemInputs, Items
 from edgegossip.training.data.custom import Parts
 from edgegossip.training.data.folders import own_folder
-from edgegossip.training.data.pictures import PARAMS, File, PictureForm, Pictures, all_grey, check_together
+from edgegossip.training.data.pictures import PARAMS, File, PictureForm, Pictures, check_together
 from edgegossip.types import ConfigError, DataError, HostError
 
 _Read: TypeAlias = Callable[[int], NDArray[Any]]  # of row k, the value of a column
@@ -140,8 +140,7 @@ def _reader(source: str, dataset: Any, name: str) -> _Read:
 def _pictures(
     source: str, dataset: Any, name: str, target: _Read | None, known: NDArray[Any] | None, section: DataSection
 ) -> Pictures:
-    """Pictures, looked through once: grey where all of them are, unless the recipe says
-    otherwise."""
+    """Pictures, looked through once."""
     stored = dataset.select_columns([name]).with_format(None)
     stored = stored.cast_column(name, type(dataset.features[name])(decode=False))
 
@@ -152,5 +151,4 @@ def _pictures(
             raise DataError(f"{where} holds nothing")
         return where, Path(found["path"]) if found["bytes"] is None else BytesIO(found["bytes"])
 
-    grey = section.shape[:1] == [1] if section.shape else all_grey(file(k) for k in range(len(stored)))
-    return Pictures.of(file, len(stored), PictureForm.of(section, grey), known, target)
+    return Pictures.of(file, len(stored), PictureForm.of(section), known, target)

@@ -18,8 +18,8 @@ from edgegossip.types import ConfigError, DataError
 
 MANY = 20  # as many classes, or classes without an example, may always be
 _LOOKED_AT = 64  # examples, where targets come one at a time
-WHOLE = 2.0**53  # below it a float holds every whole number
-FEW = 100  # different whole numbers among floats, which may be classes
+_WHOLE = 2.0**53  # below it a float holds every whole number
+_FEW = 100  # different whole numbers among floats, which may be classes
 
 
 def settled(
@@ -55,7 +55,7 @@ def as_labels(source: str, targets: NDArray[Any]) -> NDArray[np.int64]:
         bad = ~_one_hot(targets)
         rows: NDArray[Any] = targets.argmax(1)
     elif targets.ndim == 1:
-        bad = ~(np.isfinite(targets) & (np.rint(targets) == targets) & (np.abs(targets.astype(np.float64)) < WHOLE))
+        bad = ~(np.isfinite(targets) & (np.rint(targets) == targets) & (np.abs(targets.astype(np.float64)) < _WHOLE))
         rows = targets
     else:
         raise DataError(f"{source}: targets are {targets.dtype}{list(targets.shape[1:])}; a class is one number")
@@ -157,4 +157,4 @@ def _few_whole(targets: NDArray[Any]) -> bool:
     """Whether floats are whole numbers from 0, few of them different and more than one."""
     if not np.isfinite(targets).all() or targets.min() < 0 or (np.rint(targets) != targets).any():
         return False
-    return 1 < len(np.unique(targets)) <= min(FEW, len(targets) // 2)
+    return 1 < len(np.unique(targets)) <= min(_FEW, len(targets) // 2)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -34,7 +34,6 @@ from edgegossip.types import ConfigError, DataError, HostError
 
 PARAMS = ("size", "grey", "range")  # of data.params
 File: TypeAlias = tuple[str, Path | BytesIO]  # what an error calls it, and where it is
-_GREY = ("1", "L", "LA", "La", "I", "F")  # modes of Pillow, and all that begin with I;16
 _TRANSPARENT = ("LA", "PA", "RGBA", "RGBa")
 _AT_A_TIME = 64  # files, while they are looked through
 _MOST_NAMED = 4
@@ -49,12 +48,11 @@ class PictureForm:
     span: tuple[float, float] | None = None  # what becomes 0 and 255, of more than 8 bits
 
     @classmethod
-    def of(cls, section: DataSection, grey: bool = False) -> PictureForm:
-        """Read data.params and data.shape. `grey`: where they leave it open. Raises ConfigError,
-        and HostError without Pillow."""
+    def of(cls, section: DataSection) -> PictureForm:
+        """Read data.params and data.shape. Raises ConfigError, and HostError without Pillow."""
         if find_spec("PIL") is None:
             raise HostError(f"data.name = {section.name} needs Pillow for pictures: pip install pillow")
-        grey = section.params.get("grey", grey)
+        grey = section.params.get("grey", False)
         if type(grey) is not bool:
             raise ConfigError(f"data.params.grey = {grey!r}: say true or false")
         channels = 1 if grey else 3
@@ -145,20 +143,6 @@ def _in_bytes(name: str, picture: Any, span: tuple[float, float] | None) -> Any:
         raise DataError(f"{name} holds a NaN or an infinity")
     levels = np.clip((values - span[0]) / (span[1] - span[0]), 0.0, 1.0) * 255.0
     return Image.fromarray(np.rint(levels).astype(np.uint8))
-
-
-def all_grey(files: Iterator[File]) -> bool:
-    """Tell whether pictures are grey, all of them, by their headers. Raises DataError."""
-    from PIL import Image
-
-    for name, place in files:
-        try:
-            with Image.open(place) as opened:
-                if opened.mode not in _GREY and not opened.mode.startswith("I;16"):
-                    return False
-        except Exception as error:
-            raise DataError(f"{name} cannot be read as a picture: {error}") from None
-    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,10 @@ from edgegossip.training.data.base import (
     Description,
     Examples,
     ExampleStream,
-    InMemory,
     Items,
     Part,
+    Selected,
+    in_memory,
 )
 from edgegossip.types import ConfigError, DataError
 
@@ -144,9 +145,8 @@ def describe(
         _check_alike(source, first, sample(source, test))
         parts.append((f"{source}, test part", test))
     for where, part in parts:
-        _check_numbers(where, part, dtype)
-        if dtype == "int64" and section.dtype == "auto" and kind != "tokens":
-            _check_tokens(where, part)
+        unsaid = dtype == "int64" and section.dtype == "auto" and kind != "tokens"
+        _check_numbers(where, part, dtype, tokens=unsaid)
     target_shape = () if first.targets is None else first.targets.shape[1:]
     shaped = tuple(section.target_shape) if kind in ("values", "places") else ()
     if shaped and shaped != target_shape:
@@ -388,44 +388,29 @@ def finite(values: NDArray[Any]) -> NDArray[np.bool_]:
         return np.isfinite(values.astype(np.float32, copy=False))
 
 
-def _check_numbers(source: str, part: Part, dtype: str) -> None:
+def _check_numbers(source: str, part: Part, dtype: str, *, tokens: bool) -> None:
     """Look through arrays in memory: each value is a number of float32, and not the same there as
-    all others. Maps of files may be larger than memory and wait for their batches
-    (`DataLoader`)."""
-    if isinstance(part, ExampleStream | Items):
-        return
-    arrays = [("inputs", part.inputs.array)] if isinstance(part.inputs, InMemory) else []
-    if part.targets is not None:
-        arrays.append(("targets", part.targets))
-    for what, array in arrays:
-        tokens = what == "inputs" and dtype == "int64"
-        if not (array.dtype.kind == "f" or tokens) or isinstance(array, np.memmap):
+    all others. Maps of files may be larger than memory and wait for their batches (`DataLoader`).
+    `tokens`: nobody has said that whole numbers of many bits are these."""
+    inputs, targets = in_memory(part), part.targets if isinstance(part, Examples) else None
+    for what, array in (("inputs", inputs), ("targets", targets)):
+        looked_at = array is not None and (array.dtype.kind == "f" or (what == "inputs" and dtype == "int64"))
+        if array is None or not looked_at or isinstance(array, np.memmap) or isinstance(part, Items):
             continue
         for start in range(0, len(array), _CHUNK):
             if not (fine := finite(array[start : start + _CHUNK])).all():
                 k = start + int(np.argwhere(~fine)[0][0])
                 raise DataError(f"{source}: {what}[{k}] holds a NaN, an infinity, or a number too large for its type")
-    if dtype == "float32" and isinstance(part.inputs, InMemory) and not isinstance(part.inputs.array, np.memmap):
-        array = part.inputs.array
-        for place in np.argwhere(blurred(array))[:1].tolist():
-            raise DataError(
-                f"{source}: inputs are {array.dtype}, and float32 cannot tell the values at {place} of an input apart: "
-                "subtract a constant from them"
-            )
-
-
-def _check_tokens(source: str, part: Part) -> None:
-    """Raise DataError for whole numbers in memory that are below 0, and so no tokens."""
-    if (
-        isinstance(part, ExampleStream)
-        or not isinstance(part.inputs, InMemory)
-        or isinstance(part.inputs.array, np.memmap)
-    ):
+    if inputs is None:
         return
-    array = part.inputs.array
-    for place in np.argwhere(array < 0)[:1].tolist():
+    for place in np.argwhere(blurred(inputs))[:1].tolist() if dtype == "float32" else ():
         raise DataError(
-            f"{source}: inputs[{place[0]}] holds {array[tuple(place)]}, and whole numbers of {array.dtype} "
+            f"{source}: inputs are {inputs.dtype}, and float32 cannot tell the values at {place} of an input apart: "
+            "subtract a constant from them"
+        )
+    for place in np.argwhere(inputs < 0)[:1].tolist() if tokens else ():
+        raise DataError(
+            f"{source}: inputs[{place[0]}] holds {inputs[tuple(place)]}, and whole numbers of {inputs.dtype} "
             'are taken for tokens, which are not below 0: if these are numbers, set data.dtype = "float32"'
         )
 
@@ -489,9 +474,7 @@ def _check_several(source: str, train: Part, classes: int, about: Description, s
 def _unread(part: Examples, about: Description) -> bool:
     """Whether all targets are known only after every input has been read."""
     if about.target == "tokens":
-        return isinstance(part, Items) or (
-            isinstance(part.inputs, InMemory) and isinstance(part.inputs.array, np.memmap)
-        )
+        return in_memory(part) is None and not isinstance(part.inputs, Selected)
     return part.targets is None or isinstance(part.targets, np.memmap)
 
 
