@@ -165,14 +165,6 @@ def test_only_newer_lists_of_the_same_authority_are_taken_over(made, tmp_path):
     assert pi.revocations.number == 1
 
 
-def test_a_list_that_was_taken_over_is_there_after_a_restart(tmp_path):
-    fleet = Fleet.create(tmp_path / "f", "f", 20).add("a", "board", 20).add("b", "board", 20)
-    board = copy(fleet.folder / "boards/a", tmp_path / "a")
-    fleet = fleet.revoke("b")
-    assert Identity.load(board).revocations.offer(Identity.load(fleet.folder / "operator").revocations.present.der)
-    assert Identity.load(board).revocations.number == 2
-
-
 def test_the_command(tmp_path):
     def call(*words: str, code: int = 0) -> str:
         done = CliRunner().invoke(command, words, catch_exceptions=True)

@@ -100,19 +100,6 @@ def test_dragging_zooms_and_keys_read_values(desktop, pages):
     quiet(desktop, pages["one"])
 
 
-def test_dark_light_and_print(desktop, pages):
-    show(desktop, pages["one"])
-    background = "return getComputedStyle(document.body).backgroundColor"
-    light = desktop.run(background)
-    desktop.run("document.getElementById('theme').click()")
-    assert desktop.run(background) != light
-    pdf = desktop.devtools("Page.printToPDF", printBackground=True)["data"]
-    assert len(pdf) > 50_000
-    assert desktop.run(background) != light  # dark again after printing
-    desktop.run("document.getElementById('theme').click()")
-    quiet(desktop, pages["one"])
-
-
 def test_what_is_read_aloud(desktop, pages):
     show(desktop, pages["one"])
     unnamed = """return [...document.querySelectorAll('button, input, select, [role=img], section')].filter(e =>
