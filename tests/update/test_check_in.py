@@ -7,8 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -91,23 +89,6 @@ def test_a_release_comes_and_is_checked_in_from(place):
     place.check_in(machine)
     assert (place.home / "checked-in").read_text() == wanted["name"] and machine.guards == 1, "it has it now"
     assert status(Fleet.open(place.fleet.folder), time.time())[0].release == 1
-
-
-def test_a_release_of_our_package_alone_runs_with_the_packages_that_the_board_has(place):
-    place.push("2")
-    assert (place.folder / "2.bundle").stat().st_size < 10_000
-    place.check_in()
-    new = place.home / "releases" / json.loads((place.home / "wanted").read_text())["name"] / "site"
-    works = [
-        sys.executable,
-        "-S",
-        "-c",
-        "import dependency; from edgegossip.version import VERSION; print(dependency.works, VERSION)",
-    ]
-    said = subprocess.run(works, env={"PYTHONPATH": str(new)}, cwd=place.config, capture_output=True, text=True)
-    assert said.stdout == "True 2\n", said.stderr
-    old = place.home / "releases/factory/site/dependency.py"
-    assert (new / "dependency.py").samefile(old) and old.read_text() == "works = True\n", "no second copy of them"
 
 
 def test_a_board_with_other_packages_does_not_try_it(place):

@@ -48,6 +48,8 @@ def test_text_goes_in_and_output_comes_back(tmp_path):
     assert tools.run(["sh", "-c", "echo $HERE"], 20, env={"HERE": "there"}) == "there\n"
     assert tools.run(["sh", "-c", "echo out; echo err >&2"], 20, log=tmp_path / "log") == ""
     assert (tmp_path / "log").read_text() == "out\nerr\n"
+    with pytest.raises(HostError, match=f"sh failed with 1: out / err / why .its log: {tmp_path}/log"):
+        tools.run(["sh", "-c", "echo why; exit 1"], 20, log=tmp_path / "log")
 
 
 def test_root_is_asked_for_with_a_path_that_sudo_finds(monkeypatch):
