@@ -136,9 +136,9 @@ def test_mistakes(command: Command, arguments: list[str], said: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["token"], "same: a receiver in another process fails with message 1: DecodeError: no token"),
-        (["token", "--params", "place=module"], "a receiver in another process fails with message 1"),
-        (["text"], "claims: TypeError: claims(): variance = '0.2' is not a number or None"),
+        (["token"], "same: a receiver in another process fails with edgegossip.types.DecodeError: no token"),
+        (["token", "--params", "place=module"], "in another process fails with edgegossip.types.DecodeError"),
+        (["text"], "variance='0.2', entropy_bits=None): unbiased is True, False or None, the others are finite"),
         (["exits"], "encodes: SystemExit: 0: a codec must not end the process"),
     ],
 )
