@@ -161,6 +161,34 @@ def test_sentence_length(tmp_path):
 def test_folders_without_texts_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"it has no text files \(\*\.txt\); set data\.dir"):
         locate(DataSection(name="sentence-length", dir=str(tmp_path)))
+    with pytest.raises(DataError, match="it has no train.csv and test.csv"):
+        locate(DataSection(name="ag-news", dir=str(tmp_path)))
     section = written(tmp_path, {"short.txt": "Too short. Yes."})
     with pytest.raises(DataError, match="too few sentences"):
         open_data(section)
+
+
+ARTICLES = '"3","Wall St. ""Bears""","Reuters - Short-sellers,\\seeing green."\n"1","A","B"\n'
+
+
+def test_ag_news(tmp_path):
+    folder = tmp_path / "ag_news_csv"
+    folder.mkdir()
+    (folder / "train.csv").write_text(ARTICLES)
+    (folder / "test.csv").write_text('"4","Sci","Tech"\n')
+    section = DataSection(name="ag-news", dir=str(tmp_path))
+    locate(section)
+    data = open_data(section)
+    assert data.about.shape == (128,) and data.about.classes == 4
+    assert data.train.labels.tolist() == [2, 0] and data.test.labels.tolist() == [3]
+    text = 'Wall St. "Bears" Reuters - Short-sellers, seeing green.'
+    wanted = encode([text, "A B"], HashedWords(), 128).take(np.arange(2))
+    np.testing.assert_array_equal(data.train.inputs.take(np.arange(2)), wanted)
+
+
+@pytest.mark.parametrize("line", ['"5","a","b"', '"1","a"', '"x","a","b"', ""])
+def test_damaged_articles_are_named(tmp_path, line):
+    (tmp_path / "test.csv").write_text('"4","Sci","Tech"\n')
+    (tmp_path / "train.csv").write_text(ARTICLES + line + "\n" if line else "")
+    with pytest.raises(DataError, match=r"train\.csv(, line 3: a line is| has no articles)"):
+        open_data(DataSection(name="ag-news", dir=str(tmp_path)))

@@ -53,6 +53,10 @@ _ENTRIES = {
     "digits": DataEntry("vision", Description((1, 8, 8), 10, (4.885,), (6.017,))),
     "mnist": DataEntry("vision", Description((1, 28, 28), 10, (33.32,), (78.57,))),
     "fashion-mnist": DataEntry("vision", Description((1, 28, 28), 10, (72.94,), (90.02,))),
+    "ag-news": DataEntry(
+        "text",
+        Description((128,), 4, dtype="int64", names=("World", "Sports", "Business", "Sci/Tech")),
+    ),
     "sentence-length": DataEntry(
         "text",
         Description((48,), 6, dtype="int64", names=("5-8", "9-12", "13-16", "17-20", "21-25", "26-28")),

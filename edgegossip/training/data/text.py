@@ -1,7 +1,9 @@
-"""Texts as lists of token ids: `data.name = "sentence-length"`, and the tokenisers it can have.
+"""Texts as lists of token ids: two data sets, and the tokenisers that they can have.
 
-A class for the number of words in a sentence, from any text: 5-8, 9-12, 13-16, 17-20, 21-25 and
-26-28 words (Conneau and Kiela 2018, SentLen).
+    ag-news           Zhang, Zhao, LeCun 2015: 120,000 training and 7,600 test articles of 4
+                      classes, from train.csv and test.csv as their authors publish them
+    sentence-length   a class for the number of words in a sentence, from any text: 5-8, 9-12,
+                      13-16, 17-20, 21-25 and 26-28 words (Conneau and Kiela 2018, SentLen)
 
 Ids are those of a WordPiece vocabulary where data.dir has one (vocab.txt, or tokenizer.json of
 transformers), else of `HashedWords`, which needs no file and is the same on every board. A list
@@ -10,6 +12,8 @@ begins with a classification token, ends with a separator, and id 0 fills it up.
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -27,6 +31,7 @@ from edgegossip.types import DataError, HostError
 
 PADDING = 0
 HASHED = 8192  # ids of `HashedWords`
+_AG_NEWS = ("train.csv", "test.csv")
 _LENGTHS = ((5, 8), (9, 12), (13, 16), (17, 20), (21, 25), (26, 28))  # words of a class
 _TEST_EVERY = 10  # of as many sentences one is a test example
 _TOKEN = re.compile(r"\w+|[^\w\s]")
@@ -133,8 +138,8 @@ def load(name: str, folder: str, about: Description) -> DataSet:
     """Read a data set and tokenise it. Raises DataError for missing or unreadable files."""
     path = _folder(name, folder)
     tokeniser, length = tokeniser_of(path), about.shape[0]
-    made = [Examples(np.array(labels, np.int64), encode(of, tokeniser, length)) for of, labels in _sentences(path)]
-    train, test = made
+    parts = _ag_news(path) if name == "ag-news" else _sentences(path)
+    train, test = (Examples(np.array(labels, np.int64), encode(texts, tokeniser, length)) for texts, labels in parts)
     return DataSet(name, about, train, test)
 
 
@@ -147,6 +152,26 @@ def _text(path: Path) -> str:
         return read_text(path)
     except ValueError as error:
         raise DataError(f"{path}: {error}") from None
+
+
+def _ag_news(path: Path) -> list[_Part]:
+    return [_articles(path / file) for file in _AG_NEWS]
+
+
+def _articles(path: Path) -> _Part:
+    texts, labels = [], []
+    rows = csv.reader(io.StringIO(_text(path)), strict=True)
+    try:
+        for row in rows:
+            if len(row) != 3 or row[0] not in ("1", "2", "3", "4"):
+                raise ValueError("a line is a class from 1 to 4, a title and a description")
+            texts.append(f"{row[1]} {row[2]}".replace("\\", " "))  # which stands for a new line
+            labels.append(int(row[0]) - 1)
+    except (ValueError, csv.Error) as error:
+        raise DataError(f"{path}, line {rows.line_num}: {error}") from error
+    if not labels:
+        raise DataError(f"{path} has no articles")
+    return texts, labels
 
 
 def _sentences(path: Path) -> list[_Part]:
@@ -193,9 +218,10 @@ def _texts(path: Path) -> list[Path]:
 
 def _folder(name: str, folder: str) -> Path:
     root = data_root(folder)
-    found = next((path for path in (root / name, root) if _texts(path)), None)
-    if found is None:
-        raise DataError(
-            f"data set {name} is not in {root}: it has no text files (*.txt); set data.dir to a folder of them"
-        )
-    return found
+    for path in (root / name, root / "ag_news_csv", root):
+        if name == "ag-news" and all((path / file).is_file() for file in _AG_NEWS):
+            return path
+        if name == "sentence-length" and path.name != "ag_news_csv" and _texts(path):
+            return path
+    wanted = "train.csv and test.csv" if name == "ag-news" else "text files (*.txt)"
+    raise DataError(f"data set {name} is not in {root}: it has no {wanted}; set data.dir to a folder that has them")

@@ -212,7 +212,7 @@ def distilbert(
     if len(input_shape) != 1:
         raise ConfigError(
             "model.name = 'distilbert' needs token ids, one list of them an example; this data "
-            f"set's inputs have shape {input_shape}: use sentence-length or your own"
+            f"set's inputs have shape {input_shape}: use ag-news, sentence-length or your own"
         )
     given = {
         "layers": layers,
