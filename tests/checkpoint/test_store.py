@@ -3,7 +3,6 @@ what is not ours."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from pathlib import Path
@@ -251,18 +250,6 @@ def test_a_real_folder(tmp_path: Path) -> None:
     assert store.make_room() and [p.name for p in folder.iterdir()] == ["0000000003.ckpt"] and not store.make_room()
     store.clear()
     assert not list(folder.iterdir())
-
-
-def test_folders_of_a_process_that_was_killed_before_it_synced_them_are_synced_by_the_next() -> None:
-    for at in range(12):
-        disk = FakeDisk(Countdown(at))
-        with contextlib.suppress(Cut):
-            store_on(disk).save(value_of(1), round=1)
-        disk = disk.after_kill()
-        disk.before = lambda operation, path: None
-        store_on(disk).save(value_of(2), round=2)
-        found = [store_on(disk.after_power_cut(Random(seed))).load() for seed in range(20)]
-        assert all(f is not None and f.meta["round"] == 2 for f in found), f"cut before operation {at}"
 
 
 def test_the_real_one_syncs_folders_that_are_there_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,17 +157,6 @@ def test_where_all_get_the_same_the_slowest_decides() -> None:
     assert found["fast"] == found["slow"] == pytest.approx(5e4, rel=0.2)
 
 
-@pytest.mark.no_cover
-@given(st.booleans(), st.floats(1e4, 1e6), st.floats(0.1, 3.0))
-def test_without_a_limit_it_finds_what_is_quickest(repaired: bool, speed: float, compute_s: float) -> None:
-    """Within 5 % of the best number of bytes that there is."""
-    network = Network(goal(repaired))
-    says = network.rates.goal.says
-    for _ in range(30):
-        found = network.round({"b": speed}, compute_s)["b"]
-    assert cost(found, says, speed, compute_s) <= 1.05 * least_cost(says, speed, compute_s)
-
-
 @given(st.booleans(), st.floats(0.01, 0.3))
 def test_delay_is_not_taken_for_want_of_speed(repaired: bool, delay_s: float) -> None:
     """Small messages over a fast link with delay: fewer bytes would gain nothing."""

@@ -16,6 +16,7 @@ from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import LocalUpdate
 from tests.gossip.streams import STREAMS
 
+DEADLINE_S = 5.0
 Delta = Callable[[int, int, np.ndarray], np.ndarray]  # (round, node, model) -> float32[n]
 
 
@@ -56,7 +57,7 @@ class Fleet:
             "codec": self.codec,
             "run_id": b"r" * 16,
             "seed": self.seed,
-            "deadline_s": 5.0,
+            "deadline_s": DEADLINE_S,
             "boot": self.boots[index] if self.boots else 0,
         }
         return NodeView(**{**fields, **changes})
@@ -81,13 +82,14 @@ class Fleet:
             self.carry_out(node, actions)
         self.deliver_all()
 
-    def restart(self, node: int, kept: Any = None) -> None:
+    def restart(self, node: int, kept: Any = None) -> list[Action]:
         """A new process of this node, from a state that was kept or from nothing."""
         self.boots[node] += 100
         view = self.view(node)
         kept = self.algorithm.init(self.start[node], view) if kept is None else self.algorithm.resume(kept, view)
         self.states[node], actions = self.algorithm.start(kept)
         self.carry_out(node, actions)
+        return actions
 
     def play(self, rounds: int, nodes: Any = None) -> None:
         """Rounds without local updates in which every message arrives."""

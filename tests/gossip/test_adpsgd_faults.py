@@ -11,7 +11,8 @@ import pytest
 
 from edgegossip.frame import Aux, Kind
 from edgegossip.gossip.base import RoundDone, Send, SetTimer, Suspect
-from tests.gossip.pairs import DEADLINE_S, N, make_net
+from tests.gossip.conftest import DEADLINE_S
+from tests.gossip.pairs import N, make_net
 
 ONE = np.ones(N, np.float32)
 
@@ -40,9 +41,9 @@ def test_a_request_that_comes_twice_is_answered_twice_and_averaged_once() -> Non
     net.step(0)
     net.mail.append(net.mail[0])
     answer = net.deliver()[1]
-    after = net.models()[1]
+    after = net.now()[1]
     assert net.deliver() == [answer]
-    np.testing.assert_array_equal(net.models()[1], after)
+    np.testing.assert_array_equal(net.now()[1], after)
     assert net.states[1].duplicates == 1
     net.mail.append(net.mail[0])
     net.deliver_all()
@@ -60,12 +61,12 @@ def test_a_late_answer_still_ends_an_exchange_that_was_given_up() -> None:
     assert np.abs(net.open_halves()).max() > 0
     net.deliver_all()
     assert not net.open_halves().any()
-    np.testing.assert_allclose(net.models()[0], net.models()[1], atol=1e-6)
+    np.testing.assert_allclose(net.now()[0], net.now()[1], atol=1e-6)
 
 
 def test_the_next_request_takes_back_what_was_given_up() -> None:
     net = make_net(2, repeats=0)
-    before = net.models()[1]
+    before = net.now()[1]
     net.step(0)
     net.deliver()
     late = net.mail.pop()
@@ -75,9 +76,9 @@ def test_the_next_request_takes_back_what_was_given_up() -> None:
     request = net.mail.pop()
     net.step(0)
     _, change = net.algorithm.audit(net.states[1]).taken[0]
-    np.testing.assert_allclose(net.models()[1] - change, before, atol=1e-6)
+    np.testing.assert_allclose(net.now()[1] - change, before, atol=1e-6)
     net.hand(*request)
-    np.testing.assert_allclose(net.models()[1], (before + net.models()[0]) / 2, atol=1e-6)
+    np.testing.assert_allclose(net.now()[1], (before + net.now()[0]) / 2, atol=1e-6)
     net.check_sum(1e-6)
     net.hand(*late)
     assert net.states[0].late == 1
@@ -98,7 +99,7 @@ def test_a_restart_goes_on_with_the_exchange_of_its_checkpoint(answered: bool) -
     actions = net.restart(0, kept)
     assert kinds(actions) == kinds(net.tick(0)) == [Send, SetTimer]  # a new process repeats it as often
     net.deliver_all()
-    np.testing.assert_allclose(net.models()[0], net.models()[1], atol=1e-6)
+    np.testing.assert_allclose(net.now()[0], net.now()[1], atol=1e-6)
     net.check_sum(1e-6)
     new = net.step(0)[1].frame
     assert new.sequence == 2 and new.aux[Aux.SESSION] != kept.begun[1].frame.aux[Aux.SESSION]
@@ -110,14 +111,14 @@ def test_an_older_checkpoint_takes_back_the_last_exchange_at_the_peer_too() -> N
     net = make_net(2)
     net.step(0)
     net.deliver_all()
-    kept, models = net.states[0], net.models()
+    kept, models = net.states[0], net.now()
     net.step(0)
     net.deliver()  # node 1 has averaged, node 0 not
     net.mail.clear()
     net.restart(0, kept)
     net.step(0)
     net.deliver_all()
-    np.testing.assert_allclose(net.models().sum(axis=0), models.sum(axis=0), atol=1e-6)
+    np.testing.assert_allclose(net.now().sum(axis=0), models.sum(axis=0), atol=1e-6)
 
 
 def test_an_empty_disk_gets_the_model() -> None:
@@ -126,12 +127,11 @@ def test_an_empty_disk_gets_the_model() -> None:
         net.step(0, ONE)
         net.step(1, ONE)
         net.deliver_all()
-    net.states[0] = net.algorithm.init(net.start[0], net.view(0))
-    assert net.algorithm.start(net.states[0])[1] == []
+    assert net.restart(0) == []
     net.step(0)
     net.deliver_all()
     assert [(i, a.node, a.round) for i, a in net.adopted] == [(0, "board-1", 5)]
-    np.testing.assert_array_equal(net.models()[0], net.models()[1])
+    np.testing.assert_array_equal(net.now()[0], net.now()[1])
     net.step(0)
     net.deliver_all()
     assert net.algorithm.round(net.states[0]) == 6 and not net.open_halves().any()
@@ -145,9 +145,9 @@ def test_old_messages_of_a_process_that_is_gone_are_known() -> None:
     net.restart(0, net.states[0])
     net.step(0)
     net.deliver_all()
-    models = net.models()
+    models = net.now()
     assert net.hand(*old) == []
-    np.testing.assert_array_equal(net.models(), models)
+    np.testing.assert_array_equal(net.now(), models)
     assert [m.frame.kind for _, m in net.mail] == [] and old[1].frame.kind == Kind.MODEL
 
 
@@ -162,9 +162,9 @@ def test_an_answer_to_a_process_that_is_gone_is_not_taken_for_the_new_ones() -> 
     net.restart(0, kept)
     net.step(0)
     assert net.states[0].begun[1].frame.sequence == old[1].frame.sequence
-    before = net.models()[0]
+    before = net.now()[0]
     assert net.hand(*old) == [] and net.states[0].late == 1
-    np.testing.assert_array_equal(net.models()[0], before)
+    np.testing.assert_array_equal(net.now()[0], before)
 
 
 def test_who_takes_over_a_model_gives_up_what_it_had_begun() -> None:
@@ -185,6 +185,6 @@ def test_who_takes_over_a_model_gives_up_what_it_had_begun() -> None:
         net.step(0)
         net.deliver_all()
     assert net.adopted[0][0] == 1
-    before = net.models()[1]
+    before = net.now()[1]
     assert net.hand(*late) == []
-    np.testing.assert_array_equal(net.models()[1], before)
+    np.testing.assert_array_equal(net.now()[1], before)

@@ -9,77 +9,59 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgegossip import codecs, gossip
+from edgegossip import codecs
 from edgegossip.codecs import auto
-from edgegossip.layout import Layout, TensorSpec
-from tests.gossip.pairs import Net, update
+from tests.gossip.conftest import Fleet, update
 
-LAYOUT = Layout.of([TensorSpec("w", (600,))])
-LEAST, FINE = 90, 400
+N, LEAST, FINE = 600, 90, 400
 
 
-class RatedNet(Net):
-    """A fleet whose messages may take `allowed` bytes by receiver."""
-
-    def view(self, index: int, **changes: Any) -> Any:
-        says = self.algorithm.says
-        codec = auto.for_scheme(codecs.get("auto"), repaired=says.repaired)
-        return Net.view(self, index, codec=codec, layout=LAYOUT, **changes)
-
-    def __post_init__(self) -> None:
-        self.members = tuple(f"board-{i}" for i in range(len(self.start)))
-        self.topology = gossip.topologies.get("ring", len(self.start))
-        self.states = [self.algorithm.init(x, self.view(i)) for i, x in enumerate(self.start)]
-        self.total = self.start.astype(np.float64).sum(axis=0)
-        for i, state in enumerate(self.states):
-            self.carry_out(i, self.algorithm.start(state))
-        self.deliver_all()
-
-    def step_rated(self, node: int, delta: np.ndarray, allowed: dict[str, int]) -> list[Any]:
-        self.total += delta.astype(np.float32).astype(np.float64)
-        local = replace(update(delta), allowed=allowed)
-        return self.carry_out(node, self.algorithm.step(self.states[node], local))
+def fleet_of(make_fleet: Any, name: str) -> Fleet:
+    """Boards whose messages may take `allowed` bytes by receiver."""
+    fleet: Fleet = make_fleet("ring", nodes=4, n=N, algorithm=name, alike=True)
+    fleet.codec = auto.for_scheme(codecs.get("auto"), repaired=fleet.algorithm.says.repaired)
+    fleet.states = [fleet.algorithm.init(x, fleet.view(k)) for k, x in enumerate(fleet.start)]
+    fleet.say_hello()
+    return fleet
 
 
-def fleet(name: str, nodes: int = 4) -> tuple[RatedNet, np.random.Generator]:
-    rng = np.random.default_rng(7)
-    start = np.repeat(rng.standard_normal((1, LAYOUT.size)).astype(np.float32), nodes, axis=0)
-    return RatedNet(start, algorithm=gossip.get(name)), rng
-
-
-def play(net: RatedNet, rng: np.random.Generator, rounds: int = 6) -> list[dict[str, int]]:
-    """Return the bytes of each node's messages by receiver, of the last round."""
+def play(fleet: Fleet, rounds: int = 6) -> tuple[list[dict[str, int]], np.ndarray]:
+    """Return the bytes of each node's messages by receiver, of the last round, and what the sum of
+    all models is to be."""
+    rng, total = np.random.default_rng(7), fleet.start.astype(np.float64).sum(axis=0)
     sizes: list[dict[str, int]] = []
     for _ in range(rounds):
         sizes = []
-        for node in range(len(net.states)):
-            neighbours = net.topology.neighbours(node, 0).out
-            allowed = {net.members[k]: LEAST if k > node else FINE for k in neighbours}
-            before = len(net.mail)
-            net.step_rated(node, 0.1 * rng.standard_normal(net.start.shape[1]), allowed)
-            sizes.append({net.members[to]: len(m.frame.body) for to, m in net.mail[before:]})
-        net.deliver_all()
-    return sizes
+        for node, state in enumerate(fleet.states):
+            neighbours = fleet.topology.neighbours(node, 0).out
+            allowed = {fleet.members[k]: LEAST if k > node else FINE for k in neighbours}
+            local = replace(update(0.1 * rng.standard_normal(N)), allowed=allowed)
+            total += local.delta
+            before = len(fleet.mail)
+            fleet.states[node], actions = fleet.algorithm.step(state, local)
+            fleet.carry_out(node, actions)
+            sizes.append({fleet.members[to]: len(m.frame.body) for to, m in fleet.mail[before:]})
+        fleet.deliver_all()
+    return sizes, total
 
 
 @pytest.mark.parametrize("name", ["dpsgd", "d2"])
-def test_the_mean_of_the_models_moves_by_updates_only(name: str) -> None:
-    net, rng = fleet(name)
-    play(net, rng)
-    mean = np.mean([net.algorithm.model(s) for s in net.states], axis=0)
-    np.testing.assert_allclose(mean, net.total / len(net.states), atol=1e-4)
+def test_the_mean_of_the_models_moves_by_updates_only(make_fleet: Any, name: str) -> None:
+    fleet = fleet_of(make_fleet, name)
+    total = play(fleet)[1]
+    mean = np.mean([fleet.algorithm.model(s) for s in fleet.states], axis=0)
+    np.testing.assert_allclose(mean, total / len(fleet.states), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["dpsgd", "sgp", "d2"])
-def test_a_neighbour_gets_what_its_link_is_allowed(name: str) -> None:
-    net, rng = fleet(name)
-    sizes = play(net, rng, rounds=1)
+def test_a_neighbour_gets_what_its_link_is_allowed(make_fleet: Any, name: str) -> None:
+    sizes, _ = play(fleet_of(make_fleet, name), rounds=1)
     assert sizes[1]["board-2"] <= LEAST < sizes[1]["board-0"] <= FINE
 
 
 @pytest.mark.parametrize("name", ["choco-sgd", "deep-squeeze", "bagua-lp", "sparse-push", "quant-sgp"])
-def test_where_all_get_the_same_the_smallest_allowance_decides(name: str) -> None:
-    net, rng = fleet(name)
-    assert net.algorithm.says.repaired
-    sizes = play(net, rng)
+def test_where_all_get_the_same_the_smallest_allowance_decides(make_fleet: Any, name: str) -> None:
+    fleet = fleet_of(make_fleet, name)
+    assert fleet.algorithm.says.repaired
+    sizes, _ = play(fleet)
     assert sizes[1]["board-2"] == sizes[1]["board-0"] <= LEAST

@@ -70,13 +70,6 @@ def test_edges_of_small_graphs() -> None:
         assert edges("one-peer-exponential", 6, round=k) == {(i, (i + (1, 2, 4)[k % 3]) % 6) for i in range(6)}
 
 
-def test_one_peer_exponential_has_one_peer_and_a_period_of_log2_n() -> None:
-    for n in SIZES:
-        topology = topologies.get("one-peer-exponential", n)
-        assert topology.period == math.ceil(math.log2(n))
-        assert all(len(topology.neighbours(i, r).out) == 1 for i in range(n) for r in range(topology.period))
-
-
 def test_torus_shapes() -> None:
     assert edges("torus", 4) == both_ways((0, 1), (2, 3), (0, 2), (1, 3))
     assert edges("torus", 7) == edges("ring", 7)  # a prime: one row
@@ -161,11 +154,6 @@ def test_epidemic_that_joins_not_all_nodes_says_so(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(topologies, "_DRAWS", 3)
     with pytest.raises(ConfigError, match="4 rounds of 1 peers join all of them in none of 3 draws; raise rounds"):
         topologies.get("epidemic", 500, peers=1, rounds=4)
-
-
-def test_a_double_zero_is_no_slow_mode() -> None:
-    """Eigenvalues of its period are 1, 0, 0, 0, in fractions; in floats two come out as 1e-11."""
-    assert topologies.get("epidemic", 4).spectral_gap() == 1.0
 
 
 def test_spectral_gaps_have_their_closed_forms() -> None:

@@ -167,7 +167,6 @@ def compare(
     zero_start: bool = True,
     wrap: Callable[[Any], Any] = lambda algorithm: algorithm,
     momentum: Momentum | None = None,
-    reference: Callable[[Run], Iterator[Point]] | None = None,
     tolerance: float | None = None,
 ) -> Outcome:
     """Drive the algorithm, run its reference, and assert that they agree after every round; up to a
@@ -208,7 +207,7 @@ def compare(
     growth = HALF_ULP if case.repeats and compression.exact else 0.0
     points = list[Point]()
     try:
-        points.extend((reference or case.reference)(run))
+        points.extend(case.reference(run))
     except references.Tie:
         if not points:
             raise

@@ -71,3 +71,9 @@ class QuasiGlobal:
     def mixed(self, node: int, before: np.ndarray, after: np.ndarray, lr: float) -> None:
         d = (before - after) / lr  # line 7
         self.mhat[node] = self.beta * self.mhat.get(node, 0.0) + (1 - self.beta) * d  # line 8
+
+
+def rule(kind: str, beta: float) -> Momentum:
+    """By the name that it has here."""
+    rules = {"none": Plain(), "heavy-ball": HeavyBall(beta), "nesterov": Nesterov(beta)}
+    return rules.get(kind) or QuasiGlobal(beta, nesterov="nesterov" in kind)

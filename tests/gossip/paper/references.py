@@ -211,7 +211,7 @@ def sparse_push(run: Run) -> Iterator[Point]:
         yield Point(z, x, u)
 
 
-def quant_sgp(run: Run, *, as_printed: bool = False) -> Iterator[Point]:
+def quant_sgp(run: Run) -> Iterator[Point]:
     """Taheri et al. 2020; LP algorithm 5 with its line 9 corrected: (W_ij - I_ij) multiplies the
     public copies themselves. As printed it multiplies their differences, and mass is lost unless
     the rows of W sum to 1 too. A public copy for every round of the period, as in `choco_sgd`."""
@@ -222,11 +222,7 @@ def quant_sgp(run: Run, *, as_printed: bool = False) -> Iterator[Point]:
         hat = hats[t % run.period]
         half = x - lightened(u) * run.local(t, z)  # 3, 4
         hat[:] = run.held(hat + run.compress(t, half - hat))  # 5, 7
-        if as_printed:
-            step = [sum((w - eye)[i, j] * (hat[j] - hat[i]) for j in range(len(x))) for i in range(len(x))]
-            x = half + run.eta * np.stack(step)
-        else:
-            x = half + run.eta * (w - eye) @ hat  # 9
+        x = half + run.eta * (w - eye) @ hat  # 9
         u = u + run.eta * (w - eye) @ u
         z = run.mixed(t, z, x / u[:, None])  # 10
         yield Point(z, x, u)

@@ -14,7 +14,6 @@ one end of a round of its own to the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,19 +29,12 @@ from tests.gossip.paper import graphs
 from tests.gossip.paper.cases import TOLERANCE, N
 from tests.gossip.paper.compression import Compression
 from tests.gossip.paper.fleet import Fleet
-from tests.gossip.paper.momentum import HeavyBall, Momentum, Nesterov, Plain, QuasiGlobal
+from tests.gossip.paper.momentum import Momentum, Plain, rule
 from tests.gossip.paper.problem import Problem
 
 pytestmark = pytest.mark.no_cover
 
 NODES, ROUNDS, FACTOR = 6, 20, 0.8
-MOMENTA: dict[str, Callable[[], Momentum]] = {
-    "none": Plain,
-    "heavy-ball": lambda: HeavyBall(FACTOR),
-    "nesterov": lambda: Nesterov(FACTOR),
-    "quasi-global": lambda: QuasiGlobal(FACTOR),
-    "quasi-global-nesterov": lambda: QuasiGlobal(FACTOR, nesterov=True),
-}
 
 
 @dataclass
@@ -150,7 +142,7 @@ def make(
     algorithm = with_momentum(gossip.get("ad-psgd", eta=eta), kind, FACTOR)
     fleet = Replay(algorithm, topology, codecs.get(codec[0], **codec[1]), x0, seed)
     compression = Compression(fleet.codec, fleet.layout, fleet.view(0), {})
-    fleet.begin(Reference(x0.astype(np.float64), Problem.of(NODES, N, seed), eta, compression, MOMENTA[kind]()))
+    fleet.begin(Reference(x0.astype(np.float64), Problem.of(NODES, N, seed), eta, compression, rule(kind, FACTOR)))
     return fleet, rng
 
 

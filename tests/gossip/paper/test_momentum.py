@@ -7,21 +7,12 @@ import pytest
 
 from edgegossip.gossip.momentum import KINDS, with_momentum
 from tests.gossip.paper.cases import CASES, MANY, ROUNDS, TOLERANCE, compare
-from tests.gossip.paper.momentum import HeavyBall, Momentum, Nesterov, QuasiGlobal
+from tests.gossip.paper.momentum import rule
 
 pytestmark = pytest.mark.no_cover
 
 FACTOR = 0.8
 NAMES = [name for name, case in CASES.items() if "momentum" not in case.params and case.steps == 1]
-
-
-def rule(kind: str) -> Momentum:
-    return {
-        "heavy-ball": HeavyBall(FACTOR),
-        "nesterov": Nesterov(FACTOR),
-        "quasi-global": QuasiGlobal(FACTOR),
-        "quasi-global-nesterov": QuasiGlobal(FACTOR, nesterov=True),
-    }[kind]
 
 
 ROTATING = [(name, KINDS[1 + k % 4], k % 2 == 0) for k, name in enumerate(NAMES)]
@@ -60,6 +51,6 @@ def check(name: str, kind: str, compressed: bool, rounds: int) -> None:
         lr=0.02,
         decay_at=rounds // 2,
         wrap=lambda algorithm: with_momentum(algorithm, kind, FACTOR),
-        momentum=rule(kind),
+        momentum=rule(kind, FACTOR),
         tolerance=tolerance,
     )
