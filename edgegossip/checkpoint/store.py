@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -40,7 +40,6 @@ from edgegossip.types import ConfigError, DataError, HostError
 
 _NAME = re.compile(r"(\d{10})\.ckpt")
 _PART = re.compile(r"\.\d{10}\.part")
-_SMALL_BYTES = 2**16
 _LOST = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)  # bad sectors, as file systems tell of them: other files may be whole
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -201,7 +200,7 @@ class Store:
     def _write(self, part: str, first: bytes | memoryview, rest: Iterable[bytes | memoryview]) -> int:
         file, size = self._files.create(part), 0
         try:
-            for piece in _coalesced(chain((first,), rest)):
+            for piece in chain((first,), rest):
                 self._files.write(file, piece)
                 size += memoryview(piece).nbytes
             self._files.sync(file)
@@ -233,24 +232,6 @@ class Store:
 
     def _path(self, number: int) -> str:
         return f"{self.folder}/{number:010d}.ckpt"
-
-
-def _coalesced(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """Yield the same bytes in fewer pieces: small ones are joined, large ones stay as they are."""
-    small = bytearray()
-    for piece in pieces:
-        if len(piece) < _SMALL_BYTES:
-            small += piece
-            if len(small) < _SMALL_BYTES:
-                continue
-            piece = b""
-        if small:
-            yield bytes(small)
-            small.clear()
-        if piece:
-            yield piece
-    if small:
-        yield bytes(small)
 
 
 def _show(value: Any) -> str:
