@@ -18,7 +18,6 @@ from edgegossip.gossip.weights import is_column_stochastic, is_doubly_stochastic
 from edgegossip.types import ConfigError, UsageError
 
 BUILT_IN = tuple(name for name in topologies.names() if name != "file")
-UNDIRECTED = ("ring", "torus", "complete", "star", "random-regular", "random-pairs")
 DIRECTED = ("directed-ring", "epidemic", "exponential", "one-peer-exponential")
 UNEVEN = ("epidemic",)  # nodes hear from more or fewer others than they tell
 SIZES = (*range(2, 10), 12, 16, 17, 31, 64)

@@ -7,7 +7,6 @@ from tests.lab.sim.mutants.mutant import Edit, Mutant
 SYMMETRIC = "edgegossip.gossip.symmetric:"
 PUBLISH = "edgegossip.gossip.publish:"
 PUSH = "edgegossip.gossip.push:"
-AROUND = "edgegossip.gossip.around:Around."
 OUTER = "edgegossip.gossip.outer:WithOuter."
 PUSH_SUM = ("sgp", "sparse-push", "quant-sgp")
 TOPK = {"codec": "topk:ratio=0.25"}
