@@ -34,6 +34,7 @@ def scaled(frame: wire.Frame, factor: float) -> wire.Frame:
         (with_frame(lambda f: replace(f, aux={**f.aux, Aux.EXAMPLES: 1e15})), "claims to be from 1e"),
         (with_frame(lambda f: replace(f, aux={**f.aux, Aux.LOSS: 1e308})), "claims a loss of 1e.308"),
         (with_frame(lambda f: replace(f, aux={**f.aux, Aux.LEARNING_RATE: 1e300})), "a learning rate of 1e.300"),
+        (with_frame(lambda f: replace(f, aux={})), "how many examples"),
         (lambda result: replace(result, frame=None), "has no update"),
     ],
 )

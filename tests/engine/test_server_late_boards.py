@@ -300,3 +300,16 @@ def test_a_final_evaluation_by_all_is_of_those_that_can() -> None:
     nobody.play()
     (text,) = nobody.texts("not-evaluated")
     assert "board-0: its answer has no evaluation; board-1: its answer has no evaluation" in text and nobody.completed
+
+
+def test_profiles_come_with_later_answers_and_make_records_of_boards() -> None:
+    run = Run(boards=2, rounds=4, every=4, records_boards=True)
+    for k in range(1, 4):
+        run.boards[0].spoil[k] = lambda r, k=k: replace(r, profile=(k - 1, {"time/compute_s": 0.5 + k}))  # type: ignore[misc]
+    run.boards[1].spoil = {2: lambda r: replace(r, profile=DecodeError("the profile makes no sense"))}
+    run.play()
+    records = [(step, v.get("time/compute_s")) for who, step, v in run.records if who == "board-0"]
+    assert records == [(0, 1.5), (1, 2.5), (2, 3.5), (3, None)]
+    assert [step for who, step, _ in run.records if who == "board-1"] == [0, 1, 2, 3]
+    assert run.texts("refused") == ["refused the profile of board-1: the profile makes no sense"]
+    assert [p.records["board-0"][0] for p in run.saved] == [0, 1, 2, 3]

@@ -236,3 +236,9 @@ def test_whoever_is_waited_for_is_named_every_five_seconds() -> None:
     run.play()
     assert run.texts("waiting") == ["waiting 2/3: missing board-1"] * 2
     assert [log.fields for log in run.logs if log.event == "waiting"] == [{"missing": "board-1"}] * 2
+
+
+def test_with_uniform_weights_examples_do_not_count() -> None:
+    run = Run(boards=3, rounds=1, weighting="uniform")
+    moved = [board.workload.local_update(run.initial, 0).delta for board in run.boards]
+    np.testing.assert_allclose(run.play(), run.initial + np.mean(moved, axis=0), atol=1e-6)

@@ -273,3 +273,13 @@ def test_sessions_of_a_peer_are_bounded() -> None:
     assert len(net.states[1].taken[0]) == adpsgd.SESSIONS
     assert sum(t.answer is not None for t in net.states[1].taken[0]) == 1
     assert net.algorithm.step(net.states[1], update(ZERO))
+
+
+def test_strangers_are_refused() -> None:
+    net = make_net(4, "ring")
+    net.step(0)
+    _, message = net.mail[0]
+    with pytest.raises(PeerError, match="board-0 is not a neighbour of board-2"):
+        net.hand(2, message)
+    with pytest.raises(PeerError, match="board-9 is not a member"):
+        net.hand(1, Message("board-9", message.frame))

@@ -188,3 +188,16 @@ def test_who_takes_over_a_model_gives_up_what_it_had_begun() -> None:
     before = net.now()[1]
     assert net.hand(*late) == []
     np.testing.assert_array_equal(net.now()[1], before)
+
+
+def test_a_request_older_than_the_last_is_dropped() -> None:
+    net = make_net(2, repeats=0)
+    net.step(0)
+    old = net.mail.pop()
+    net.tick(0)
+    net.step(0)
+    net.deliver_all()
+    models = net.now()
+    assert net.hand(*old) == [] and net.states[1].late == 1
+    np.testing.assert_array_equal(net.now(), models)
+    net.check_sum(1e-6)

@@ -136,3 +136,13 @@ def test_a_neighbour_who_stays_silent_leaves_the_update(make_fleet: Any) -> None
     fleet.states[0], actions = fleet.algorithm.tick(fleet.states[0], 99.0)
     assert any(isinstance(action, RoundDone) for action in actions)
     np.testing.assert_array_equal(fleet.algorithm.model(fleet.states[0]), fleet.start[0] + DELTA)
+
+
+def test_a_message_of_the_next_round_counts_before_the_step_of_that_round(make_fleet: Any) -> None:
+    fleet = make_fleet("complete", nodes=2)
+    fleet.play(1)
+    start, deltas = np.stack([fleet.algorithm.model(s) for s in fleet.states]), np.stack([DELTA, -2 * DELTA])
+    fleet.step(1, deltas[1])
+    fleet.deliver_all()
+    fleet.step(0, deltas[0])
+    np.testing.assert_array_equal(fleet.algorithm.model(fleet.states[0]), textbook(start, start, deltas, 0))

@@ -110,3 +110,12 @@ def test_a_full_state_that_comes_twice_or_late_counts_once(fleet: Any) -> None:
         fleet.hand(to, m)
         assert fleet.states[to].math is before
     check(fleet)
+
+
+def test_a_message_that_comes_twice_counts_once(fleet: Any) -> None:
+    fleet.step_all()
+    to, message = fleet.mail[0]
+    fleet.deliver()
+    before = fleet.states[to]
+    assert fleet.hand(to, message) == []
+    assert fleet.states[to].duplicates == before.duplicates + 1 and fleet.states[to].math is before.math

@@ -102,6 +102,7 @@ def test_by_registry() -> None:
         ("a b\nb b\n", "line 2: node 'b' is joined to itself"),
         ('{"edges":\n [["a" "b"]]}', "line 2: not valid JSON"),
         ({"rounds": 3}, "at least one round"),
+        ([3], "round 0: expected an object with edges, not 3"),
         ({"edge": PATH}, "unknown key 'edge'; did you mean edges"),
         ({"directed": "yes", "edges": PATH}, "directed must be true or false, not 'yes'"),
         ({"edges": [["a", "b"], ["b"]]}, "edge 2: expected a pair of nodes"),
