@@ -232,6 +232,11 @@ def test_what_cannot_be_kept_is_refused_before_the_disk_is_touched() -> None:
     assert not counter.operations
 
 
+def _descriptors() -> list[str]:
+    found = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
+    return [path for path in found if os.path.lexists(path)]
+
+
 def test_a_real_folder(tmp_path: Path) -> None:
     large = np.arange(PIECE_BYTES, dtype=np.float64)
     folder = tmp_path / "a" / "b"
@@ -239,6 +244,7 @@ def test_a_real_folder(tmp_path: Path) -> None:
     assert store.load() is None
     for round in (1, 2, 3):
         store.save({"x": large + round, "y": large.astype(np.float32)}, round=round)
+    assert not [name for name in map(os.readlink, _descriptors()) if name.endswith((".ckpt", ".part"))]
     (folder / ".0000000009.part").write_bytes(b"of one that died")
     with pytest.raises(HostError, match="another process"):
         Store(folder, IDENTITY).load()

@@ -105,6 +105,8 @@ def test_a_round_ends_when_its_message_is_sent() -> None:
     assert (algorithm.round(s), algorithm.waiting_for(s)) == (1, ("board-1",))
     with pytest.raises(UsageError, match="round 1 has its local update already"):
         algorithm.step(s, update(ONE))
+    with pytest.raises(UsageError, match="tensor w"):
+        algorithm.step(algorithm.init(ONE, view(0, GRAPH)), update(ONE * np.nan))
     s, actions = algorithm.tick(s, 5.0)  # and goes on without
     assert [a.round for a in actions if isinstance(a, RoundDone)] == [1] and algorithm.round(s) == 2
 

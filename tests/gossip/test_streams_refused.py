@@ -13,7 +13,7 @@ from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip.base import Message, Send
 from edgegossip.gossip.messages import control
 from edgegossip.types import PeerError
-from tests.gossip.streams import N, asked
+from tests.gossip.streams import N, asked, lies
 
 
 def stream_message(fleet: Any) -> tuple[int, Message]:
@@ -113,3 +113,13 @@ def test_parts_of_full_states_with_and_without_a_model_do_not_add_up_to_one(make
     streams = fleet.states[0].math.by_node
     assert [streams[j].total[0] for j in (1, 0)] == [0.0, np.float32(0.2)]
     assert [streams[j].low[0] for j in (1, 0)] == [np.float32(0.1), np.float32(0.3)]
+
+
+def test_a_full_state_out_of_all_proportion_is_refused(make_fleet: Any) -> None:
+    fleet = make_fleet("complete", nodes=3, algorithm="choco-sgd")
+    fleet.say_hello()
+    fleet.play(2)
+    (m,) = lies(fleet, 1)
+    body = np.full(len(fleet.start[0]), 1e20, np.float32).tobytes()
+    with pytest.raises(PeerError, match="too large"):
+        fleet.hand(0, replace(m, frame=replace(m.frame, body=body)))
