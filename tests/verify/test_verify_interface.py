@@ -59,7 +59,7 @@ def fails(error: BaseException) -> Any:
 
 
 def crashes_on_codes(decode: Any, body: Any, layout: Layout, *rest: Any) -> Any:
-    if len(body) == 4 + layout.size and np.frombuffer(body, np.int8, offset=4).max() > 3:
+    if len(body) == 4 + layout.size and np.frombuffer(body, np.int8, offset=interface.HEAD_BYTES + 4).max() > 3:
         raise IndexError("out of range")
     return decode(body, layout, *rest)
 
