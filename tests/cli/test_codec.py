@@ -1,20 +1,22 @@
-"""`edgegossip codec`: listing, verifying a codec by name and a user's own."""
+"""`edgegossip codec`: listing, verifying a codec by name and a user's own. The receiver is another
+process, and no mistake of a user's codec is a crash."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from edgegossip import codecs
-from edgegossip.cli.codec import codec
 from tests.cli.conftest import Command
 
 OWN = """
 import numpy as np
 from edgegossip import codecs
 from edgegossip.codecs.claims import Claims
+from edgegossip.types import DecodeError
 
 class Own:
     name, wire_id = "own", 900
@@ -30,6 +32,32 @@ class Own:
         out[:] = y if weight is None else out + np.float32(weight) * y
         return out
 
+KEPT = []
+
+class Token:
+    name, wire_id = "token", 901
+    inner = codecs.get("fp32")
+    def __init__(self, place): self.kept = KEPT if place == "module" else []
+    def wire_params(self): return b""
+    def init(self, layout): return layout
+    def encode(self, x, state, ctx):
+        self.inner.encode(x, state, ctx)
+        self.kept[:] = [x.copy()]
+        return b"send", state
+    def decode(self, body, layout, out=None, weight=None):
+        if bytes(body) != b"send" or not self.kept: raise DecodeError("no token")
+        return self.inner.decode(self.kept[0].tobytes(), layout, out, weight)
+
+class Text(Token):
+    def claims(self, x, layout): return Claims(True, "0.2")
+
+class Exits(Token):
+    def encode(self, x, state, ctx): raise SystemExit(0)
+
+def token(place="object"): return Token(place)
+def text(): return Text("object")
+def exits(): return Exits("object")
+def leaves(): raise SystemExit(0)
 def build(factor=1.0): return Own(factor)
 def nothing(): return 3
 """
@@ -38,9 +66,12 @@ def nothing(): return 3
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_codecs.py").write_text(OWN)
+    (tmp_path / "leaving.py").write_text("raise SystemExit(0)")
+    (tmp_path / "pickle.py").write_text("raise ImportError('a user may call a file that')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(__import__("sys").modules, "my_codecs", raising=False)
+    for module in ("my_codecs", "leaving"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
 
 
 def test_the_list_has_every_codec(command: Command) -> None:
@@ -101,5 +132,23 @@ def test_mistakes(command: Command, arguments: list[str], said: str) -> None:
     assert code == 2 and said in err and not out
 
 
-def test_the_group_has_both() -> None:
-    assert set(codec.commands) == {"list", "verify"}
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["token"], "same: a receiver in another process fails with message 1: DecodeError: no token"),
+        (["token", "--params", "place=module"], "a receiver in another process fails with message 1"),
+        (["text"], "claims: TypeError: claims(): variance = '0.2' is not a number or None"),
+        (["exits"], "encodes: SystemExit: 0: a codec must not end the process"),
+    ],
+)
+def test_faults_are_reported(command: Command, arguments: list[str], said: str) -> None:
+    code, out, err = command("codec", "verify", f"my_codecs:{arguments[0]}", *arguments[1:], "--size", "256")
+    assert code == 6 and said in out and not err
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize("name", ["my_codecs:leaves", "leaving:build"])
+def test_a_module_or_function_that_ends_the_process(command: Command, name: str) -> None:
+    code, out, err = command("codec", "verify", name)
+    assert code == 2 and not out and f"{name} ended the process (SystemExit: 0)" in err
