@@ -40,7 +40,7 @@ from tests.test_documentation import CURRENT, ROOT
 # What ends at once and changes nothing outside its folder.
 AT_ONCE = re.compile(
     r"(report|model (list|save)|runs|topology|sim|recipe|doctor|algorithm|codec (list|verify \w+ -)|"
-    r"fleet (init|add|kit|list|set|revoke|release status))\b(?!.*--(campaign|identity|recipe)\b)"
+    r"fleet (init|add|kit|list|set|revoke|status))\b(?!.*--(campaign|identity|recipe)\b)"
 )
 SHELL = re.compile(
     r"(\$ )?(edgegossip|sudo|make|python3?|pip|apt|scp|ssh|rsync|source|for|cd|cp|flwr|flower-\w+|jupyter|podman|"

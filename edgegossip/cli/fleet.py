@@ -406,7 +406,7 @@ def release() -> None:
       sudo edgegossip image release --board raspberry-pi-4 -o 0.4.0
       edgegossip fleet release build 0.4.0 -o 0.4.0.bundle
       edgegossip fleet release push 0.4.0.bundle pi-01          # try it on one board
-      edgegossip fleet release status
+      edgegossip fleet status
       edgegossip fleet release push 0.4.0.bundle                # then on all
     """
 
@@ -463,23 +463,7 @@ def push(options: PushCommand) -> int:
 
     number, names = releases.push(Fleet.open(options.folder), options.bundle, options.boards)
     click.echo(f"release number {number} is for {', '.join(names)}; they fetch it when they check in")
-    click.echo("next: edgegossip fleet release status")
-    return 0
-
-
-@command(List, release, name="status")
-def release_status(options: List) -> int:
-    """Show which release each board has, and which it should have."""
-    from edgegossip.fleet.checkins import status as look
-    from edgegossip.fleet.store import Fleet
-
-    rows = [row for row in look(Fleet.open(options.folder), time.time()) if row.seen != "revoked"]
-    if options.as_json:
-        click.echo(json.dumps({"boards": [row.document() for row in rows]}, indent=2))
-        return 0
-    for row in rows:
-        has = f"has release {row.release} ({row.version})" if row.ago_s is not None else "has never checked in"
-        click.echo(f"{row.name}: {has}{f'; {row.update}' if row.update else ''}")
+    click.echo(f"next: edgegossip fleet status --fleet {options.folder}")
     return 0
 
 

@@ -289,8 +289,15 @@ class MachineSampler:
 
     def begin(self) -> None:
         """Look for sensors, and count energy from now on. Idempotent."""
-        if self._slow is None:
-            self._find()
+        if self._slow is not None:
+            return
+        from edgegossip.telemetry.sensors import POWER, detect, powers
+
+        sensors = detect(self._root)
+        self._slow = tuple(s for s in sensors if s.name not in ("ina2xx", "ina3221"))
+        if power := powers(sensors):
+            read = power[0].read
+            self._energy = EnergyMeter(lambda: read().get(POWER), clock=self._clock)
 
     def sample(self) -> dict[str, float]:
         """Return what there are sensors for; energy is of the time since the last call, or
@@ -305,24 +312,12 @@ class MachineSampler:
     def readings(self) -> Mapping[str, float]:
         """Return the same without power and energy, which go on being counted. They are at most
         SENSORS_EVERY_S old."""
-        self.begin()
-        now_s = self._clock()
-        return self._read(now_s) if now_s - self._sampled_s >= SENSORS_EVERY_S else self._last
-
-    def _find(self) -> None:
-        from edgegossip.telemetry.sensors import POWER, detect, powers
-
-        sensors = detect(self._root)
-        self._slow = tuple(s for s in sensors if s.name not in ("ina2xx", "ina3221"))
-        if power := powers(sensors):
-            read = power[0].read
-            self._energy = EnergyMeter(lambda: read().get(POWER), clock=self._clock)
-
-    def _read(self, now_s: float) -> Mapping[str, float]:
         from edgegossip.telemetry.sensors import sample
 
-        self._sampled_s = now_s
-        self._last = sample(self._slow or ())
+        self.begin()
+        now_s = self._clock()
+        if now_s - self._sampled_s >= SENSORS_EVERY_S:
+            self._sampled_s, self._last = now_s, sample(self._slow or ())
         return self._last
 
     def close(self) -> None:

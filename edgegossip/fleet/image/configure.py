@@ -89,8 +89,6 @@ def partitions(image: Path) -> tuple[Partition, ...]:
     except OSError as error:
         raise DataError(f"{image}: {(error.strerror or str(error)).lower()}") from error
     except DataError as error:
-        if head[:6] == b"\xfd7zXZ\0":
-            raise DataError(f"{image} is compressed: say `xz -dk {image}` first") from error
         raise DataError(f"{image}: {error}") from error
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgegossip.fleet.image.tools import run
-from edgegossip.types import DataError, HostError
+from edgegossip.types import DataError
 
 BOOT_LABEL, ROOT_LABEL = "RASPIFIRM", "RASPIROOT"
 VOLUME_ID = "65646765"
@@ -47,14 +47,9 @@ def put_in_fat(image: Path, offset: int, files: Sequence[Path], epoch: int) -> N
 
 
 def fat_files(image: Path, offset: int) -> tuple[str, ...]:
-    """List the paths of all files, such as /overlays/x.dtbo. Raises DataError when it is no FAT
+    """List the paths of all files, such as /overlays/x.dtbo. Raises HostError when it is no FAT
     file system that can be read."""
-    try:
-        listed = _mtools(["mdir", "-b", "-s", "-i", f"{image}@@{offset}", "::/"], None)
-    except HostError as error:
-        if "needs mdir" in str(error):
-            raise
-        raise DataError(f"{image}: its boot partition cannot be read ({error})") from error
+    listed = _mtools(["mdir", "-b", "-s", "-i", f"{image}@@{offset}", "::/"], None)
     return tuple(sorted(line.removeprefix("::") for line in listed.splitlines() if line and not line.endswith("/")))
 
 
@@ -106,13 +101,8 @@ def _quoted(path: Path, root: Path) -> str:
 
 def ext4_names(image: Path, offset: int, folder: str) -> tuple[str, ...]:
     """List the names in a folder of the file system that begins at byte `offset`. Raises DataError
-    when there is none such."""
-    try:
-        out = run(["debugfs", "-R", f'ls -p "{folder}"', f"{image}?offset={offset}"], _LOOK_S)
-    except HostError as error:
-        if "needs debugfs" in str(error):
-            raise
-        raise DataError(f"{image}: its root file system cannot be read ({error})") from error
+    when there is none such, HostError when it is no file system that can be read."""
+    out = run(["debugfs", "-R", f'ls -p "{folder}"', f"{image}?offset={offset}"], _LOOK_S)
     names = [line.split("/")[5] for line in out.splitlines() if line.count("/") >= 6]
     if not names:
         raise DataError(f"{image}: its root file system has no {folder}, or cannot be read")

@@ -64,11 +64,3 @@ def test_a_card_of_another_kind_is_refused(tmp_path):
     os.truncate(image, TWO[0].end)
     with pytest.raises(DataError, match="no card of this program"):
         layout(image)
-
-
-def test_what_a_table_cannot_say_is_refused():
-    for wrong in (Partition(LINUX, 1, SECTOR), Partition(LINUX, SECTOR, 1 << 50)):
-        with pytest.raises(ValueError, match="sectors"):
-            disk.partition_table((wrong,))
-    with pytest.raises(ValueError, match="four"):
-        disk.partition_table(TWO * 3)
