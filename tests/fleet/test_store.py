@@ -174,7 +174,7 @@ def test_the_command(tmp_path):
         return done.output
 
     at = str(tmp_path / "fleet")
-    assert "next: edgegossip fleet add" in call("init", at, "--name", "kitchen")
+    assert "next: edgegossip fleet add" in call("init", "kitchen", "--fleet", at)
     assert "boards/pi-01" in call("add", "pi-01", "pi-02", "--fleet", at)
     assert call("revoke", "pi-02", "--fleet", at).startswith("revoked pi-02")
     listed = json.loads(call("list", "--fleet", at, "--json"))
