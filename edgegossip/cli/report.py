@@ -105,7 +105,6 @@ class Top:
     once: bool = option(False, "Print the table as it is now and end.")
     every_s: float = option(1.0, "Seconds between two looks.", flag="--every", low=0.1, high=3600)
     together: bool = TOGETHER()
-    as_json: bool = JSON()
 
 
 @command(Top)
@@ -119,7 +118,7 @@ def top(options: Top) -> None:
       edgegossip top
       edgegossip top runs/20260102-030405-quickstart-gossip --web
 
-    Without a terminal it prints plain lines. --json prints the summary as it is now and ends.
+    Without a terminal it prints plain lines. `edgegossip report RUN --json` prints the summary.
     """
     from edgegossip.report.progress import newest_run
 
@@ -128,12 +127,6 @@ def top(options: Top) -> None:
     if len(options.folders) > 1 and not options.web:
         raise ConfigError("top shows one run; --web shows several")
     folders = options.folders or (newest_run(options.runs),)
-    if options.as_json:
-        from edgegossip.telemetry.run_folder import read_run
-        from edgegossip.telemetry.summary import summarise
-
-        click.echo(json.dumps(summarise(read_run(folders[0]))))
-        return
     try:
         if options.web:
             from edgegossip.report.web.serve import LiveRuns, listen

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,6 @@ from edgegossip.types import HostError
 
 Echo = Callable[[str], None]
 _KEEP = 2  # outputs of a step: the one in use, and one before it
-_ECHO_EVERY_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ def _one(step: Step, key: str, folders: Mapping[str, Path], cache: Path, count: 
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     start = time.monotonic()
-    with _heartbeat(count, step.title, echo), _usual_umask():
+    with _usual_umask():
         step.make(aside, folders)
     seconds = time.monotonic() - start
     about.write_text(json.dumps({"seconds": round(seconds, 3)}) + "\n")
@@ -119,24 +117,6 @@ def _usual_umask() -> Iterator[None]:
         yield
     finally:
         os.umask(before)
-
-
-@contextmanager
-def _heartbeat(count: str, title: str, echo: Echo) -> Iterator[None]:
-    """Echo a line every now and then, so that nobody waits in silence."""
-    over, start = threading.Event(), time.monotonic()
-
-    def beat() -> None:
-        while not over.wait(_ECHO_EVERY_S):
-            echo(f"{count} {title}: still at it after {time.monotonic() - start:.0f} s")
-
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def tree_hash(folder: Path, *patterns: str) -> str:

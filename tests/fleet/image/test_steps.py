@@ -63,17 +63,10 @@ def test_outputs_of_long_ago_go(tmp_path):
     assert len([path for path in tmp_path.glob("one-*") if path.is_dir()]) == 1
 
 
-def test_everybody_hears_what_is_being_done(tmp_path, monkeypatch):
-    monkeypatch.setattr(steps, "_ECHO_EVERY_S", 0.01)
-    said, slow = [], chain([])[0]
-
-    def make(folder, folders):
-        while not any("still at it" in text for text in said):
-            pass
-
-    carry_out((Step("one", "first", {}, make),), tmp_path, said.append)
+def test_everybody_hears_what_is_being_done(tmp_path):
+    said = []
+    carry_out(chain([])[:1], tmp_path, said.append)
     assert said[0] == "[1/1] first ..." and said[-1].startswith("[1/1] first: ")
-    carry_out((slow,), tmp_path, said.append)
 
 
 def test_keys_say_all_that_matters():
