@@ -1,12 +1,9 @@
 """The page in a real browser: everything is drawn, nothing is wrong on its console, and nobody is
 asked for anything."""
 
-import threading
-
 import pytest
 
 from edgegossip.report.web.page import write_page
-from edgegossip.report.web.serve import LiveRuns, PageServer
 from edgegossip.telemetry.records import EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder
 from tests.report.web.chromium import missing, quiet, show
@@ -274,42 +271,6 @@ def test_a_board_that_claims_a_round_beyond_all_reason_does_no_harm(desktop, tmp
     show(desktop, page)
     assert desktop.run("return [edgegossip.run.length, edgegossip.run.steps[3]]") == [4, 2**52]
     quiet(desktop, page)
-
-
-def test_the_live_page_grows_with_its_run(desktop, tmp_path):
-    folder = RunFolder.create(tmp_path, "live", '[run]\nname = "live"\nmode = "gossip"\nrounds = 9\n', {})
-    folder.write(EventRecord("a", 0.1, "started", "a trains"))
-
-    def play(step, node="a"):
-        folder.write(
-            MetricsRecord(
-                node, step, step + 1.0, {"train/loss": 1 / (step + 1), "time/compute_s": 1.0, "time/round_s": 1.0}
-            )
-        )
-
-    play(0)
-    play(1)
-    with PageServer(LiveRuns([folder.path]), "127.0.0.1", 0) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            show(desktop, server.url)
-            assert desktop.run("return edgegossip.run.length") == 2
-            play(2)
-            play(0, "b")  # one that comes late
-            desktop.until("return edgegossip.run.length === 3 && edgegossip.run.nodes.join() === 'a,b'")
-            desktop.until("return document.querySelectorAll('#time .bar').length === 2")
-            desktop.until("return document.getElementById('eta').textContent === 'round 1 of 9, about 6.00 s left'")
-            for node in "ab":
-                folder.write(EventRecord(node, 4.0, "finished", f"{node} finished"))
-            desktop.until("return document.getElementById('live-text').textContent === 'the run is over'")
-            assert desktop.console() == []
-            assert all(url.startswith(server.url) for url in desktop.requests())
-        finally:
-            desktop.open("about:blank")
-            server.shutdown()
-            thread.join()
-            folder.close()
 
 
 def test_a_request_and_an_error_would_be_noticed(desktop, tmp_path):

@@ -51,6 +51,24 @@ def play(folder, step, *nodes, round_s=1.0):
         folder.write(MetricsRecord(node, step, round_s * (step + 1), values))
 
 
+def test_the_live_page_grows_with_its_run(desktop, tmp_path):
+    folder = begun(tmp_path, "live")
+    folder.write(EventRecord("a", 0.1, "started", "a trains"))
+    play(folder, 0, "a"), play(folder, 1, "a")
+    with serving(desktop, folder) as server:
+        assert desktop.run("return edgegossip.run.length") == 2
+        play(folder, 2, "a")
+        play(folder, 0, "b")  # one that comes late
+        desktop.until("return edgegossip.run.length === 3 && edgegossip.run.nodes.join() === 'a,b'")
+        desktop.until("return document.querySelectorAll('#time .bar').length === 2")
+        desktop.until("return document.getElementById('eta').textContent === 'round 1 of 9, about 6.00 s left'")
+        for node in "ab":
+            folder.write(EventRecord(node, 4.0, "finished", f"{node} finished"))
+        desktop.until("return document.getElementById('live-text').textContent === 'the run is over'")
+        assert desktop.console() == []
+        assert all(url.startswith(server.url) for url in desktop.requests())
+
+
 def test_a_board_that_comes_late_is_shown_though_its_name_is_in_anothers(desktop, tmp_path):
     folder = begun(tmp_path, "late")
     play(folder, 0, "board-10", "board-2", "x")
