@@ -199,7 +199,13 @@ def test_names_are_checked_before_anything_is_done(fleet):
 
 def test_several_boards_are_revoked_on_one_list(fleet):
     assert call("revoke", "--fleet", fleet.folder, "pi-01", "pi-02").stdout.startswith("revoked pi-01, pi-02")
-    assert Fleet.open(fleet.folder).crl_number == 2
+    listed = json.loads(call("list", "--fleet", fleet.folder, "--json").stdout)
+    assert listed["crl_number"] == Fleet.open(fleet.folder).crl_number == 2
+    assert [(m["name"], m["role"], m["state"]) for m in listed["members"]] == [
+        ("the-operator", "operator", "valid"),
+        *((f"pi-0{k}", "board", "revoked" if k < 3 else "valid") for k in range(1, 5)),
+    ]
+    assert "pi-02" in call("list", "--fleet", fleet.folder).stdout
 
 
 def test_a_name_that_is_as_near_to_several_gets_them_all(fleet):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from cryptography import x509
 
-from edgegossip.cli.fleet import fleet as command
 from edgegossip.fleet.store import Fleet
 from edgegossip.security import Identity
 from edgegossip.types import ConfigError, DataError, PeerError, UsageError
@@ -163,29 +160,6 @@ def test_only_newer_lists_of_the_same_authority_are_taken_over(made, tmp_path):
         with pytest.raises(PeerError, match="damaged"):
             pi.revocations.offer(damaged)
     assert pi.revocations.number == 1
-
-
-def test_the_command(tmp_path):
-    def call(*words: str, code: int = 0) -> str:
-        done = CliRunner().invoke(command, words, catch_exceptions=True)
-        if isinstance(done.exception, (UsageError, ConfigError)):
-            return str(done.exception)
-        assert done.exit_code == code, done.output
-        return done.output
-
-    at = str(tmp_path / "fleet")
-    assert "next: edgegossip fleet add" in call("init", "kitchen", "--fleet", at)
-    assert "boards/pi-01" in call("add", "pi-01", "pi-02", "--fleet", at)
-    assert call("revoke", "pi-02", "--fleet", at).startswith("revoked pi-02")
-    listed = json.loads(call("list", "--fleet", at, "--json"))
-    assert [(m["name"], m["role"], m["state"]) for m in listed["members"]] == [
-        ("the-operator", "operator", "valid"),
-        ("pi-01", "board", "valid"),
-        ("pi-02", "board", "revoked"),
-    ]
-    assert listed["crl_number"] == 2
-    assert "pi-02" in call("list", "--fleet", at)
-    assert "edgegossip fleet init" in call("list", "--fleet", str(tmp_path))
 
 
 def test_a_board_reads_its_identity_without_grpc(made):

@@ -164,13 +164,6 @@ def test_threads_do_not_mix_their_lines(tmp_path):
     assert sum(1 for _ in run.metrics()) == 800 and run.unreadable_lines() == 0
 
 
-def test_reading_something_else_says_that_it_is_no_run_folder(tmp_path):
-    with pytest.raises(DataError, match="is not a run folder"):
-        read_run(tmp_path)
-    with pytest.raises(DataError, match="there is no folder"):
-        read_run(tmp_path / "none")
-
-
 @pytest.mark.parametrize(
     ("name", "text"),
     [

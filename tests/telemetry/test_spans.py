@@ -59,7 +59,8 @@ def test_cpu_time_goes_to_what_the_loop_was_at():
         "wait": 20_000,
         "other": 10,
     }
-    assert times.metrics()["cpu/compute_s"] == 0.0008 and times.metrics()["time/compute_s"] == 0.0009
+    metrics = times.metrics()
+    assert metrics["cpu/compute_s"] == 0.0008 and metrics["time/compute_s"] == 0.0009 and set(metrics) <= set(METRICS)
     assert sum(clock.finish_round().cpu_parts_ns.values()) == 0
 
 
@@ -151,15 +152,6 @@ def test_spans_that_overlap_without_nesting_are_refused():
     inner.__enter__()
     with pytest.raises(UsageError, match="still open"):
         outer.__exit__(None, None, None)
-
-
-def test_metrics_use_the_names_of_the_records():
-    wall, cpu, clock = _pair()
-    wall.ns += 2_000_000_000
-    cpu.ns += 500_000_000
-    metrics = clock.finish_round().metrics()
-    assert set(metrics) <= set(METRICS)
-    assert (metrics["time/other_s"], metrics["time/round_s"], metrics["time/cpu_s"]) == (2.0, 2.0, 0.5)
 
 
 _moves = st.recursive(

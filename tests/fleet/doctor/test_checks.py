@@ -158,18 +158,6 @@ def test_facts_come_from_the_tree(tmp_path):
     assert wrong >= {"throttling", "governor", "wear", "storage", "memory", "radio"}
 
 
-def test_a_machine_that_tells_nothing_is_no_trouble(tmp_path):
-    facts = gather(tmp_path, tmp_path)
-    assert (
-        facts.power_mode is None
-        and facts.jetson_linux is None
-        and facts.throttled is None
-        and facts.wear == ()
-        and facts.interfaces == ()
-        and facts.memory_bytes is None
-    )
-
-
 @pytest.mark.parametrize("driver", ["intel_pstate", "amd-pstate-epp"])
 def test_a_processor_that_chooses_its_clock_is_not_held_by_powersave(driver: str, tmp_path: Path) -> None:
     policy = tmp_path / "sys/devices/system/cpu/cpufreq/policy0"

@@ -4,7 +4,7 @@ all."""
 import pytest
 
 from edgegossip.fleet.image import steps
-from edgegossip.fleet.image.steps import Step, carry_out, keys, tree_hash
+from edgegossip.fleet.image.steps import Step, carry_out, tree_hash
 from edgegossip.types import HostError
 
 
@@ -67,12 +67,6 @@ def test_everybody_hears_what_is_being_done(tmp_path):
     said = []
     carry_out(chain([])[:1], tmp_path, said.append)
     assert said[0] == "[1/1] first ..." and said[-1].startswith("[1/1] first: ")
-
-
-def test_keys_say_all_that_matters():
-    first = keys(chain([]))
-    assert first == keys(chain(["other"]))
-    assert set(first.values()).isdisjoint(keys(chain([], first="z")).values())
 
 
 def test_a_cache_that_cannot_be_written(tmp_path):

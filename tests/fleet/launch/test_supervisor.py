@@ -291,15 +291,6 @@ def test_a_run_that_has_begun_goes_on_without_a_board_that_fails_later(tmp_path:
     assert list(supervise(tmp_path, 60.0, kept=True, crashing=CRASHING, busy=waits)[0].lost) == ["crashing"]
 
 
-def test_a_board_that_dies_is_started_again_and_is_not_lost(tmp_path: Path) -> None:
-    file = str(tmp_path / "sign")
-    again = BUSY.replace("busy", "crashing").replace("90", "1") + SIGN.format(file=file)
-    busy = UNTIL.format(file=file, size=1)
-    made, sink = supervise(tmp_path, 5.0, restarts=1, again=again, crashing=KILLED, busy=busy)
-    assert made.lost == {} and [c.name for c in made.boards] == ["crashing", "busy"]
-    assert [e.name for e in sink.events if e.node == "crashing"] == ["restarted", "finished"]
-
-
 def test_a_board_is_started_again_so_often_and_not_when_it_said_what_is_wrong(tmp_path: Path) -> None:
     wrong = ROUND.format(name="wrong") + says("wrong", "no such file")
     file = str(tmp_path / "sign")
