@@ -39,6 +39,7 @@ for _ in range(90):
     time.sleep(0.05)
 pipe.event("busy", "finished", "done")
 """
+DONE = BUSY.replace("90", "1").replace("busy", "done")
 # The same until the file that it is given has so many bytes.
 UNTIL = """
 import os, time
@@ -130,9 +131,7 @@ def test_a_stopped_board_is_ended_once_others_have_finished(tmp_path: Path) -> N
 
 def test_a_board_that_lives_and_does_no_round_is_ended_once_others_have_finished(tmp_path: Path) -> None:
     hanging = UNTIL.format(file=str(tmp_path / "never"), size=1)
-    made, _ = supervise(
-        tmp_path, 60.0, hanging_s=0.5, hanging=hanging, done=BUSY.replace("90", "1").replace("busy", "done")
-    )
+    made, _ = supervise(tmp_path, 60.0, hanging_s=0.5, hanging=hanging, done=DONE)
     assert list(made.lost) == ["hanging"] and "it did no round for" in made.lost["hanging"]
 
 
@@ -184,23 +183,20 @@ def test_what_a_board_says_after_it_has_finished_gives_others_no_more_time(tmp_p
 
 def test_a_slow_board_that_does_rounds_is_waited_for(tmp_path: Path) -> None:
     slow = BUSY.replace("pipe.beat()", "pipe.round('busy')")
-    made, _ = supervise(tmp_path, 60.0, hanging_s=0.5, busy=slow, done=BUSY.replace("90", "1").replace("busy", "done"))
+    made, _ = supervise(tmp_path, 60.0, hanging_s=0.5, busy=slow, done=DONE)
     assert made.lost == {}
 
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_script_that_goes_on_after_its_rounds_is_waited_for(tmp_path: Path, alone: bool) -> None:
     busy = ROUND.format(name="busy") + "PipeSink(1).event('busy', 'ending', 'its script goes on')\n" + BUSY
-    done = BUSY.replace("90", "1").replace("busy", "done")
-    made, _ = supervise(tmp_path, 60.0, hanging_s=0.5, alone=alone, busy=busy, done=done)
+    made, _ = supervise(tmp_path, 60.0, hanging_s=0.5, alone=alone, busy=busy, done=DONE)
     assert made.lost == {} and made.board("busy").code == 0
 
 
 def test_a_board_that_is_killed_after_it_finished_is_not_lost(tmp_path: Path) -> None:
-    killed = BUSY.replace("90", "1") + "os.kill(os.getpid(), 9)\n"
-    made, _ = supervise(
-        tmp_path, 60.0, killed=killed.replace("busy", "killed"), done=BUSY.replace("90", "1").replace("busy", "done")
-    )
+    killed = DONE.replace("done", "killed") + "os.kill(os.getpid(), 9)\n"
+    made, _ = supervise(tmp_path, 60.0, killed=killed, done=DONE)
     assert made.lost == {} and made.board("killed").code == -9
 
 
