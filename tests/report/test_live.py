@@ -214,15 +214,6 @@ def test_disabled_shows_nothing_and_a_closed_stream_ends_nothing():
     gone.close()
 
 
-def test_as_a_sink_it_takes_both_kinds_of_record():
-    stream = io.StringIO()
-    sink = Live(["a"], 2, stream=stream, environ={})
-    sink.metrics("a", 1, {"train/loss": float("nan")})
-    sink.event("a", "lost", "lost a")
-    sink.close()
-    assert "!! lost a" in stream.getvalue() and "training loss -" in stream.getvalue()
-
-
 def test_what_may_come_every_round_is_said_once_a_minute(plain):
     live, stream, _ = plain
     for k in range(130):
@@ -338,18 +329,6 @@ def test_the_run_ends_with_its_boards_and_not_with_a_look_at_their_models():
     fleet.event(EventRecord("a", 2.0, "finished", "a finished"))
     fleet.event(EventRecord("a", 9.0, "compared", "a is like the others", {"distance": 0.0, "length": 1.0}))
     assert progress_line(fleet).startswith("2.00 s wall")
-
-
-def test_times_are_on_the_clock_of_the_first_board():
-    """b's own clock began 10 s later than a's; a is lost by the clock of the run."""
-    stream = io.StringIO()
-    live = Live(["a", "b"], 5, stream=stream, environ={})
-    live.write(EventRecord("b", 1.0, "started", "b trains", {"unix_s": 1011.0}))
-    live.write(EventRecord("a", 1.0, "started", "a trains", {"unix_s": 1001.0}))
-    live.write(EventRecord("b", 3.5, "peer-down", "lost a", {"peer": "a"}))
-    live.write(_round("b", 0))
-    live.close()
-    assert stream.getvalue().startswith("13.5 s  !! b: lost a\n") and "13.5 s wall" in stream.getvalue()
 
 
 class Notebook:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgegossip.report.web.page import page, write_page
+from edgegossip.report.web.page import page
 from edgegossip.report.web.view import MOST_EVENTS, MOST_SPANS, PageState, RunView, Table, Tables, pack
 from edgegossip.telemetry.records import EventRecord, MetricsRecord, to_line
 from edgegossip.telemetry.run_folder import RunFolder, read_run
@@ -74,12 +74,6 @@ def test_a_page_has_all_rounds_and_asks_nobody(view):
     outside = re.findall(r"""(?:src|href)\s*=\s*["']([^"']*)""", text)
     assert all(url.startswith(("data:", "#")) for url in outside)
     assert "Leon Sorokin" in text  # uPlot's licence goes with it
-
-
-def test_several_runs_are_in_one_page(view, tmp_path):
-    other = write_run(tmp_path, boards=2, rounds=5)
-    found = packed_in(write_page([view.folder, other], tmp_path / "both.html").read_text())
-    assert [document["summary"]["nodes"] for document, _ in found] == [6, 2]
 
 
 def test_boards_with_a_folder_each_become_one_run(view, tmp_path):
@@ -185,11 +179,6 @@ def test_boards_of_a_coordinator_have_one_link_each():
     tables.take(MetricsRecord("coordinator", 0, 1.0, {"net/sent_bytes": 50}))
     links = tables.shown_links("server", "coordinator")
     assert links == {("a", "coordinator"): [100, 2.0], ("coordinator", "a"): [50, 2.0]}
-
-
-def test_a_folder_that_is_none_is_said_so(tmp_path):
-    with pytest.raises(DataError, match="not a run folder"):
-        write_page([tmp_path], tmp_path / "x.html")
 
 
 def test_every_script_is_in_the_page():
