@@ -18,15 +18,14 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from typing_extensions import override
 
-from edgegossip.checkpoint.files import Files, OsFiles
+from edgegossip.checkpoint.files import OsFiles
 from edgegossip.types import HostError
 from edgegossip.update.bundle import LOCK, Blob, BundleEntry, ReleaseManifest, content_of, is_ours
 
-H = TypeVar("H")
 RELEASE = "release.json"
 SPARE_BYTES = 64 << 20  # that stay free
 OTHER_PACKAGES = (
@@ -36,36 +35,10 @@ OTHER_PACKAGES = (
 Fetch = Callable[[Blob], bytes]  # its stored bytes
 
 
-class Tree(Files[H], Protocol[H]):
-    """Files, and what a tree of them needs besides. Paths are strings; everything raises OSError
+class OsTree(OsFiles):
+    """Is the file system of this machine, and what a tree of files needs of it: what is made,
+    everybody may read, and nobody but its owner write. Paths are strings; everything raises OSError
     where nothing else is said."""
-
-    def read(self, path: str) -> bytes | None:
-        """Return all of a file; None when there is none, or it is a link."""
-
-    def digest(self, path: str) -> str:
-        """Return the SHA-256 of a file in hexadecimal; empty when there is none, or it is a
-        link."""
-
-    def link(self, old: str, new: str) -> None:
-        """Give a file another name (a hard link)."""
-
-    def make_executable(self, path: str) -> None:
-        """Let everybody execute a file."""
-
-    def remove_tree(self, path: str) -> None:
-        """Remove a folder and all below it, if it is there."""
-
-    def free_bytes(self, path: str) -> int:
-        """Return how much room the file system of this path has."""
-
-    def files(self, folder: str) -> list[str]:
-        """Return the paths below a folder of all files in it and further down; links are none."""
-
-
-class OsTree(OsFiles, Tree[int]):
-    """Is the file system of this machine: what is made, everybody may read, and nobody but its
-    owner write."""
 
     @override
     def create(self, path: str) -> int:
@@ -80,40 +53,41 @@ class OsTree(OsFiles, Tree[int]):
         with suppress(PermissionError):
             os.chmod(path, 0o755)
 
-    @override
     def read(self, path: str) -> bytes | None:
+        """Return all of a file; None when there is none, or it is a link."""
         file = _open(path)
         if file is None:
             return None
         with file:
             return file.read()
 
-    @override
     def digest(self, path: str) -> str:
+        """Return the SHA-256 of a file in hexadecimal; empty when there is none, or it is a
+        link."""
         file = _open(path)
         if file is None:
             return ""
         with file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
-    @override
     def link(self, old: str, new: str) -> None:
+        """Give a file another name (a hard link)."""
         os.link(old, new, follow_symlinks=False)
 
-    @override
     def make_executable(self, path: str) -> None:
+        """Let everybody execute a file."""
         os.chmod(path, 0o755)
 
-    @override
     def remove_tree(self, path: str) -> None:
+        """Remove a folder and all below it, if it is there."""
         shutil.rmtree(path, ignore_errors=True)
 
-    @override
     def free_bytes(self, path: str) -> int:
+        """Return how much room the file system of this path has."""
         return shutil.disk_usage(path).free
 
-    @override
     def files(self, folder: str) -> list[str]:
+        """Return the paths below a folder of all files in it and further down; links are none."""
         paths = [os.path.join(above, name) for above, _, names in os.walk(folder) for name in names]
         return sorted(os.path.relpath(path, folder) for path in paths if not os.path.islink(path))
 
@@ -131,7 +105,7 @@ def _folder_name(manifest: ReleaseManifest, digest: str) -> str:
     return f"{manifest.version}-{manifest.sequence}-{digest[:8]}"
 
 
-def install(tree: Tree[Any], home: str, current: str, digest: str, manifest: ReleaseManifest, fetch: Fetch) -> str:
+def install(tree: OsTree, home: str, current: str, digest: str, manifest: ReleaseManifest, fetch: Fetch) -> str:
     """Put the release into home/releases; return the name of its folder there. `current` is that of
     the running release, `digest` that of the bundle. Raises HostError when there is no room or the
     running one has other packages, DecodeError when what is fetched is not what the manifest says,
@@ -165,12 +139,12 @@ def install(tree: Tree[Any], home: str, current: str, digest: str, manifest: Rel
     return name
 
 
-def installed(tree: Tree[Any], folder: str) -> str:
+def installed(tree: OsTree, folder: str) -> str:
     """Return the digest of the release that is there whole; empty for none."""
     return str(about(tree, folder).get("digest", ""))
 
 
-def about(tree: Tree[Any], folder: str) -> dict[str, Any]:
+def about(tree: OsTree, folder: str) -> dict[str, Any]:
     """Return what release.json says; {} for a release that came with the image, or is not whole."""
     try:
         found = json.loads(tree.read(f"{folder}/{RELEASE}") or b"{}")
@@ -179,7 +153,7 @@ def about(tree: Tree[Any], folder: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def packages_of(tree: Tree[Any], folder: str) -> str:
+def packages_of(tree: OsTree, folder: str) -> str:
     """Return which packages a release has: the SHA-256 of its lock file; empty when it does not
     say."""
     return tree.digest(f"{folder}/site/{LOCK}")
@@ -189,7 +163,7 @@ def _stays(path: str) -> bool:
     return path.startswith("site/") and not is_ours(path)
 
 
-def _remove_others(tree: Tree[Any], releases: str, keep: set[str]) -> None:
+def _remove_others(tree: OsTree, releases: str, keep: set[str]) -> None:
     """Remove the release before the running one: the next trial has that one to go back to."""
     for name in tree.names(releases):
         if name not in keep:
@@ -197,14 +171,14 @@ def _remove_others(tree: Tree[Any], releases: str, keep: set[str]) -> None:
             tree.remove_tree(f"{releases}/{name}")
 
 
-def _source(tree: Tree[Any], entry: BundleEntry, folder: str, current: str) -> str | None:
+def _source(tree: OsTree, entry: BundleEntry, folder: str, current: str) -> str | None:
     """Say where the content of this file is already: in its place, or in the running release; None:
     it must be fetched."""
     paths = (f"{folder}/{entry.path}", f"{current}/{entry.path}")
     return next((path for path in paths if tree.digest(path) == entry.sha256), None)
 
 
-def _place(tree: Tree[Any], entry: BundleEntry, path: str, source: str | None, fetch: Fetch) -> None:
+def _place(tree: OsTree, entry: BundleEntry, path: str, source: str | None, fetch: Fetch) -> None:
     if source is not None and source != path:
         _forget(tree, path)
         tree.link(source, path)
@@ -215,7 +189,7 @@ def _place(tree: Tree[Any], entry: BundleEntry, path: str, source: str | None, f
         tree.make_executable(path)
 
 
-def _write(tree: Tree[Any], path: str, parts: Iterable[bytes]) -> None:
+def _write(tree: OsTree, path: str, parts: Iterable[bytes]) -> None:
     file = tree.create(path)
     try:
         for part in parts:
@@ -225,12 +199,12 @@ def _write(tree: Tree[Any], path: str, parts: Iterable[bytes]) -> None:
         tree.close(file)
 
 
-def _forget(tree: Tree[Any], path: str) -> None:
+def _forget(tree: OsTree, path: str) -> None:
     with suppress(FileNotFoundError):
         tree.remove(path)
 
 
-def _write_last(tree: Tree[Any], path: str, data: bytes) -> None:
+def _write_last(tree: OsTree, path: str, data: bytes) -> None:
     temporary = f"{path}.new"
     _forget(tree, temporary)
     _write(tree, temporary, (data,))

@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 
 from edgegossip.update.bundle import PIECE_BYTES, Blob, BundleEntry, ReleaseManifest
-from edgegossip.update.install import Tree
 from lab.sim.disk import FakeDisk
 
 HOME = "/opt/edgegossip"
@@ -55,7 +54,7 @@ def site_of(
     return folder
 
 
-class FakeTree(FakeDisk, Tree):
+class FakeTree(FakeDisk):
     """A board's /opt on a disk that loses power. Files are never opened again for writing."""
 
     def create(self, path: str):
