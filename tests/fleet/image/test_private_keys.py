@@ -104,6 +104,7 @@ def test_programs_and_kernels_may_test_themselves(tmp_path):
                         ("usr/bin/script", b"#!/b"), ("etc/keys.so", b"\x7fELF")):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(magic + bytes(500) + text(ec.generate_private_key(ec.SECP256R1())))
+    (tmp_path / "usr/lib/arm/b.so").symlink_to("a.so")
     digests = {
         name: found((tmp_path / name).read_bytes())[0].digest
         for name in ("usr/bin/openssl", "etc/keys.so", "usr/bin/script")

@@ -65,6 +65,8 @@ def test_a_page_has_all_rounds_and_asks_nobody(view):
     text = page([view])
     ((document, columns),) = packed_in(text)
     assert document["summary"] == view.summary() and document["name"] == view.data.name
+    mode = document["summary"]["mode"]
+    assert document["settings"]["run.mode"] == mode and "run" not in document["settings"], "keys as a recipe's"
     assert document["rows"] == [60, 60, 31, 60, 60, 60]
     own = columns["pi-03"]
     assert own["step"].tolist() == list(range(60)) and own["train/loss"][7] == pytest.approx(
