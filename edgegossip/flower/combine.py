@@ -49,18 +49,19 @@ _COMMON: dict[str, Any] = {
     "min_evaluate_nodes": 0,
     "min_available_nodes": 1,
 }
-INSTEAD = {  # what a strategy is not told, and the recipe's key that does it
-    "fraction_train": "the coordinator chooses boards itself; see server.fraction",
-    "min_train_nodes": "the coordinator chooses boards itself; see server.fraction and server.min_nodes",
-    "min_available_nodes": "the coordinator waits for boards itself; see server.min_nodes",
-    "fraction_evaluate": "the coordinator asks boards to evaluate itself; see the section [evaluation]",
-    "min_evaluate_nodes": "the coordinator asks boards to evaluate itself; see the section [evaluation]",
-    "weighted_by_key": "the coordinator weights updates itself; see server.weighting",
-    "arrayrecord_key": "records have names of the coordinator's own",
-    "configrecord_key": "records have names of the coordinator's own",
-    "train_metrics_aggr_fn": "the coordinator keeps the records itself",
-    "evaluate_metrics_aggr_fn": "the coordinator keeps the records itself",
-}
+# What a strategy is not told.
+INSTEAD = (
+    "fraction_train",
+    "min_train_nodes",
+    "min_available_nodes",
+    "fraction_evaluate",
+    "min_evaluate_nodes",
+    "weighted_by_key",
+    "arrayrecord_key",
+    "configrecord_key",
+    "train_metrics_aggr_fn",
+    "evaluate_metrics_aggr_fn",
+)
 _OPTIMIZERS = ("fedavgm", "fedadagrad", "fedadam", "fedyogi")
 _LOWEST = {"num_malicious_nodes": 0, "num_nodes_to_select": 1}
 _HALF = {"beta": FedTrimmedAvg}  # the share that is cut off at either end leaves something only below a half
@@ -91,7 +92,10 @@ def make_strategy(name: str, params: Mapping[str, Any], outer: OuterOptimizer | 
             "rounds; say server.strategy = fedavg, or outer.optimizer = none"
         )
     if clash := sorted(set(params) & set(INSTEAD)):
-        raise ConfigError(f"server.strategy_params.{clash[0]}: {INSTEAD[clash[0]]}")
+        raise ConfigError(
+            f"server.strategy_params.{clash[0]}: the coordinator does that itself; see server.fraction, server.min_nodes, "
+            "server.weighting and [evaluation]"
+        )
     _check_params(name, MAKERS[name], params)
     logging.getLogger("flwr").setLevel(logging.ERROR)  # it would warn that it does not evaluate, which we do
     try:

@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from flwr.app import Message, RecordDict
 
@@ -31,7 +31,6 @@ from edgegossip import recipe as recipes
 from edgegossip.agreement import Agreement
 from edgegossip.engine.combine import with_control, with_outer
 from edgegossip.engine.server import ServerEngine
-from edgegossip.engine.server_boards import BoardPresence
 from edgegossip.engine.server_events import (
     Answered,
     Arriving,
@@ -378,32 +377,6 @@ class Stopped(RunError):
     """Says that the run was told to stop."""
 
 
-class MessageLink(Protocol):
-    """Moves the messages of one run. `RunLink` does, and tests have another one. Methods raise
-    LinkError."""
-
-    def nodes(self) -> list[BoardPresence]:
-        """Return the boards that are online."""
-
-    def push(self, messages: list[Message]) -> list[str]:
-        """Send; return the ids under which `pull` finds the replies, "" for what was refused."""
-
-    def pull(self, message_ids: list[str]) -> list[Message]:
-        """Return whole replies that have come in."""
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait until a board has sent something, `timeout_s` at most."""
-
-    def arriving(self) -> frozenset[str]:
-        """Return the messages of whose replies more has come since the last time, and not all."""
-
-    def delivering(self) -> bool:
-        """Return whether boards have taken in more of large messages since the last time."""
-
-    def forget(self, message_id: str) -> None:
-        """Wait for this reply no longer."""
-
-
 @dataclass(frozen=True, slots=True)
 class Hooks:
     """Names what the driver calls besides the link and the sink.
@@ -446,7 +419,7 @@ class Driver:
         self,
         engine: ServerEngine,
         plan: ServerPlan,
-        link: MessageLink,
+        link: RunLink,
         sink: Sink,
         clock: RoundClock,
         hooks: Hooks = Hooks(),

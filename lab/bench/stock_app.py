@@ -69,6 +69,6 @@ def plain_updates(model: Mapping[str, NDArray[np.float32]], examples: Sequence[f
 
 def average_plain(updates: list[RecordDict]) -> ArrayRecord:
     """Average updates as Flower itself does."""
-    from edgegossip.flower._private.runtime import flower_average
+    from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
-    return flower_average(updates, "num-examples")
+    return aggregate_arrayrecords(updates, "num-examples")

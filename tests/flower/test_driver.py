@@ -16,7 +16,7 @@ from edgegossip.engine.server_boards import BoardPresence
 from edgegossip.engine.server_frames import Channel
 from edgegossip.engine.server_records import Progress
 from edgegossip.flower import messages
-from edgegossip.flower._private.runtime import ErrorCode
+from edgegossip.flower._private.runtime import ErrorCode, RunLink
 from edgegossip.flower.client import BoardWorker
 from edgegossip.flower.coordinator import Driver, Hooks, Stopped
 from edgegossip.telemetry.records import PARTS
@@ -28,8 +28,8 @@ from tests.flower.conftest import Memory
 
 
 @dataclass
-class Boards:
-    """A link; boards have the numbers 10, 11, ...
+class Boards(RunLink):
+    """A link without a SuperLink; boards have the numbers 10, 11, ...
 
     `spoil(board, round, content)` may change what a board answers."""
 

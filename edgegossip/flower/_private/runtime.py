@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 import httpx
-from flwr.app import ArrayRecord, Error, Message, RecordDict
+from flwr.app import Error, Message
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.common.constant import HEARTBEAT_MIN_INTERVAL, HEARTBEAT_PATIENCE, ErrorCode, SubStatus
 from flwr.common.serde import message_from_proto, message_to_proto, user_config_to_proto
@@ -31,7 +31,6 @@ from flwr.proto.runtime_pb2 import (
     PushTaskOutputRequest,
     SendTaskHeartbeatRequest,
 )
-from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.inflatable.inflatable_object import (
@@ -279,11 +278,6 @@ def serve_run(task_id: int, run_id: int) -> None:
     constructor reads it."""
     TaskIdentity.task_id, TaskIdentity.run_id = task_id, run_id
     TaskIdentity.node_id = SERVER_NODE_ID
-
-
-def flower_average(updates: list[RecordDict], weighted_by: str) -> ArrayRecord:
-    """Return Flower's own average of updates, to measure ours against."""
-    return aggregate_arrayrecords(updates, weighted_by)
 
 
 _PYPROJECT = """\
