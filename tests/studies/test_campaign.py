@@ -125,12 +125,9 @@ def test_the_command_prints_one_document(tmp_path, capsys):
                 "study",
                 "quickstart-gossip",
                 *SETS,
-                "--set",
-                "run.rounds=2",
-                "--out",
+                "-o",
                 str(tmp_path),
-                "--no-plots",
-                "--json",
+                *["--set", "run.rounds=2", "--no-plots", "--json"],
             ]
         )
     out, err = capsys.readouterr()
@@ -175,9 +172,5 @@ def test_a_run_that_diverges_is_in_the_table_and_in_the_exit_code(tmp_path):
     )
     assert code == 7 and len(document["failed"]) == 1 and "lr=1000" in warned[0]
     assert "0 (1 failed)" in (tmp_path / "table.txt").read_text()
-    assert (
-        run(asked(tmp_path, sweeps=("training.lr=1000",), settings=(*SMALL, "run.rounds=60"), seeds="1"), quiet, quiet)[
-            1
-        ]
-        == 7
-    )
+    again = asked(tmp_path, sweeps=("training.lr=1000",), settings=(*SMALL, "run.rounds=60"), seeds="1")
+    assert run(again, quiet, quiet)[1] == 7

@@ -15,7 +15,7 @@ from lab.bench.codecs import Settings, measure, numpy_elias
 from lab.bench.inputs import synthetic
 from lab.bench.timing import Times, cache_sweep, in_turn
 
-QUICK = ("--repeat", "1", "--min-seconds", "0", "--no-compile")
+QUICK = "--repeat 1 --min-seconds 0 --no-compile"
 FIELDS = [
     "codec",
     "stage",
@@ -40,27 +40,14 @@ def _own_environment(monkeypatch):
         monkeypatch.setenv(name, "")
 
 
-def invoke(*arguments):
-    done = CliRunner().invoke(bench, ["codecs", *arguments], catch_exceptions=False, standalone_mode=False)
-    return done
+def invoke(words, *more):
+    """Run the command as it is typed; `more` words may have spaces in them."""
+    return CliRunner().invoke(bench, ["codecs", *words.split(), *more], catch_exceptions=False, standalone_mode=False)
 
 
 def test_json_document():
     done = invoke(
-        "--codec",
-        "minmax8",
-        "--codec",
-        "fp16",
-        "--size",
-        "3000",
-        "--size",
-        "4kB",
-        *QUICK,
-        "--json",
-        "--set",
-        "model.params.hidden=[16]",
-        "--steps",
-        "3",
+        f"--codec minmax8 --codec fp16 --size 3000 --size 4kB {QUICK} --json --set model.params.hidden=[16] --steps 3"
     )
     document = json.loads(done.stdout)
     assert done.return_value == 0
@@ -85,21 +72,7 @@ def test_every_codec_of_the_default_list_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "sys.argv", ["lab/bench/__main__.py", "codecs", "--check", "a b"]
     )  # what the command is called with
-    done = invoke(
-        "--input",
-        "synthetic",
-        "--size",
-        "6000",
-        "--repeat",
-        "1",
-        "--min-seconds",
-        "0",
-        "--json",
-        "--no-compile",
-        "--check",
-        "--save",
-        str(tmp_path),
-    )
+    done = invoke(f"--input synthetic --size 6000 {QUICK} --json --check --save", str(tmp_path))
     document = json.loads(done.stdout)
     wanted = [(case.label, stage) for case in default_cases() for stage in case.coders or (None,)]
     assert [(r["codec"], r["stage"]) for r in document["rows"]] == wanted
@@ -118,45 +91,31 @@ def test_every_codec_of_the_default_list_runs(tmp_path, monkeypatch):
 
 
 def test_plain_lines_and_no_rivals():
-    done = invoke("--codec", "fp32", "--input", "synthetic", "--size", "64", *QUICK, "--no-rivals")
+    done = invoke(f"--codec fp32 --input synthetic --size 64 {QUICK} --no-rivals")
     line = next(line for line in done.stdout.splitlines() if line.startswith("fp32"))
     assert line.split()[:6] == ["fp32", "-", "synthetic", "64", "32.000", "-"] and line.split()[-3:] == ["-"] * 3
 
 
 @pytest.mark.parametrize("isa", native.available_isas())
 def test_isa_and_threads_reach_the_kernels(isa):
-    done = invoke(
-        "--codec",
-        "fp16",
-        "--input",
-        "synthetic",
-        "--size",
-        "64",
-        *QUICK,
-        "--isa",
-        isa,
-        "--threads",
-        "2",
-        "--json",
-        "--no-rivals",
-    )
+    done = invoke(f"--codec fp16 --input synthetic --size 64 {QUICK} --isa {isa} --threads 2 --json --no-rivals")
     assert json.loads(done.stdout)["rows"][0]["isa"] == isa
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--codec", "minmax9"), "did you mean minmax8"),
-        (("--codec", "fp16:bits=3"), "fp16 has no parameter 'bits'"),
-        (("--codec", "fp16:bits"), "NAME:key=value"),
-        (("--isa", "avx9"), "this machine has"),
-        (("--size", "many"), "--size many"),
-        (("--input", "nowhere.npz"), "nowhere.npz"),
+        ("--codec minmax9", "did you mean minmax8"),
+        ("--codec fp16:bits=3", "fp16 has no parameter 'bits'"),
+        ("--codec fp16:bits", "NAME:key=value"),
+        ("--isa avx9", "this machine has"),
+        ("--size many", "--size many"),
+        ("--input nowhere.npz", "nowhere.npz"),
     ],
 )
 def test_mistakes(arguments, message):
     with pytest.raises(ConfigError, match=message):
-        invoke(*arguments)
+        invoke(arguments)
 
 
 def test_dump_makes_an_input(tmp_path):
@@ -164,11 +123,11 @@ def test_dump_makes_an_input(tmp_path):
     run = ["dump", str(file), "--set", "model.params.hidden=[16]", "--steps", "2"]
     done = CliRunner().invoke(bench, run, catch_exceptions=False, standalone_mode=False)
     assert "values" in done.stdout
-    done = invoke("--codec", "fp16", "--input", str(file), "--size", "500", *QUICK, "--json")
+    done = invoke(f"--codec fp16 --size 500 {QUICK} --json --input", str(file))
     assert [(r["input"], r["n"]) for r in json.loads(done.stdout)["rows"]] == [("g", 500)]
     file.write_bytes(b"")
     with pytest.raises(DataError):
-        invoke("--codec", "fp16", "--input", str(file), "--size", "500")
+        invoke("--codec fp16 --size 500 --input", str(file))
 
 
 def test_coders_of_a_quantised_codec_share_one_entropy():
@@ -279,7 +238,7 @@ def test_a_check_measures_what_its_targets_speak_of_and_says_verdicts_as_they_co
 
     monkeypatch.setattr(run_codecs, "_source", lambda name, options: lambda n: Data(name, n))
     monkeypatch.setattr(run_codecs, "measure", measured)
-    done = invoke("--check", "--no-rivals")
+    done = invoke("--check --no-rivals")
     assert done.return_value == 6
     assert {case[0] for case in asked if case[1] == max(sizes)} == {"topk", "dgc"}
     qsgd = next(case for case in asked if case[0] == "qsgd")
@@ -290,5 +249,5 @@ def test_a_check_measures_what_its_targets_speak_of_and_says_verdicts_as_they_co
     torch = next(k for k, text in enumerate(lines) if "qsgd to tuned torch" in text)
     assert lines[torch].startswith("FAILS") and any(text.startswith("topk") for text in lines[torch:])
     asked.clear()
-    invoke("--check", "--no-rivals", "--codec", "fp32")  # as asked, judged or not
+    invoke("--check --no-rivals --codec fp32")  # as asked, judged or not
     assert [case[:3] for case in asked] == [("fp32", n, i) for n in sizes for i in ("synthetic", "gradient")]
