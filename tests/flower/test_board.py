@@ -3,6 +3,7 @@ from."""
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
 import weakref
 from dataclasses import replace
@@ -17,7 +18,7 @@ from edgegossip import codecs
 from edgegossip import frame as wire
 from edgegossip.checkpoint.format import from_bytes, to_bytes
 from edgegossip.engine.server_frames import Channel, Downlink
-from edgegossip.flower import NodeClient
+from edgegossip.flower import NodeClient, messages
 from edgegossip.flower.checkpoints import BoardCheckpointer
 from edgegossip.flower.client import BoardWorker
 from edgegossip.flower.connection import LinkError
@@ -349,6 +350,26 @@ def test_a_board_that_cannot_train_says_why_also_where_the_coordinator_is_away(i
     client._link = SimpleNamespace(moved=0, fetch=lambda incoming: _asked(0, X), reply=away)  # type: ignore[assignment]
     with pytest.raises(UsageError, match="the training loss became nan"):
         client._handle(SimpleNamespace(contents={}))  # type: ignore[arg-type]
+
+
+def test_a_board_times_its_answers_and_leaves_no_thread_behind(in_run: int, sink: Memory) -> None:
+    client, timed, joined = NodeClient("board-0", "127.0.0.1:1", lambda: toy.Toy(1), codecs.get("co3"), sink), [], []
+    client._board = _board()
+    client._board.sent = lambda start_s, end_s: iter(timed.append(end_s - start_s) or ())  # type: ignore[assignment, func-returns-value]
+    bye = Message(messages.bye("the run is complete", False), dst_node_id=3, message_type="query")
+    asked = [_asked(0, X), bye]
+    client._link = SimpleNamespace(  # type: ignore[assignment]
+        moved=0,
+        join=lambda: joined.append(1) or 7,
+        receive=lambda *_: SimpleNamespace(contents={}),
+        fetch=lambda incoming: asked.pop(0),
+        reply=lambda message: None,
+        beat=lambda: True,
+        close=lambda: None,
+    )
+    assert client.run() == "the run is complete" and joined == [1]
+    assert len(timed) == 1 and timed[0] >= 0
+    assert "heartbeat" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_board_with_the_codec_auto_sends_less_over_a_slow_way_up(in_run: int) -> None:

@@ -67,6 +67,8 @@ def test_message_content_holds_exactly_one_frame() -> None:
     assert frame_bytes(frame_content(array)) == b"abc"
     with pytest.raises(DecodeError):
         frame_bytes(RecordDict())
+    with pytest.raises(DecodeError, match="has no 'ask' record"):
+        messages.ask_of(RecordDict())
     with pytest.raises(DecodeError):
         frame_bytes(RecordDict({"arrays": ArrayRecord({"a": array, "b": array})}))
 
