@@ -19,7 +19,6 @@ from edgegossip.security.https import (
     MAX_CONNECTIONS_PER_CERTIFICATE,
     MAX_PENDING,
     MAX_PENDING_PER_ADDRESS,
-    PendingConnections,
 )
 from edgegossip.security.identity import Identity
 from edgegossip.types import PeerError
@@ -134,16 +133,6 @@ def test_many_boards_behind_one_address_take_no_strangers_place(place):
     for client in clients:
         client.check_in({})
         client.__exit__(None, None, None)
-
-
-def test_who_comes_too_often_is_not_listened_to():
-    pending = PendingConnections()
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        came = [pending.come(ours, "10.0.0.1", port) for port in range(1000)]
-        assert None in came and pending.come(ours, "10.0.0.2", 1) is not None
-        for one in filter(None, came):
-            pending.done(one)
 
 
 @pytest.mark.parametrize(
