@@ -146,7 +146,7 @@ def test_a_coordinator_that_the_new_list_revokes_sets_no_clock(
     admission = place.server.check_ins.admission
     monkeypatch.setattr(admission, "look", lambda: False)  # it serves on with the context that it has
     fleet = place.fleet.revoke("the-coordinator")
-    admission.offer(Identity.load(fleet.folder / "operator").revocations.present.der)
+    admission.identity.revocations.offer(Identity.load(fleet.folder / "operator").revocations.present.der)
     with pytest.raises(PeerError, match="its certificate was revoked"):
         place.check_in(machine)
     assert machine.behind_s == 500 and Identity.load(place.config).revocations.number == 2
