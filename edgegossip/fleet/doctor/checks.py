@@ -19,6 +19,7 @@ from edgegossip.types import EdgegossipError, PeerError
 Level = Literal["bad", "warning", "good"]  # bad: a run will fail or lie; warning: it will be slower or end sooner
 
 HOT_C = 80.0
+_CAPPED = 0.95  # share of its clock that a processor may use
 MIN_MTU = 1280  # what IPv6 asks of every link (RFC 8200)
 _MAX_MTU = 65_535  # of a path, as the kernel counts it; loopback has one byte more
 WEAK_DBM = -70.0
@@ -120,6 +121,10 @@ def governor(facts: Facts) -> Iterator[DoctorFinding]:
         yield DoctorFinding("warning", "governor", text)
     elif facts.governors:
         yield DoctorFinding("good", "governor", f"the clock goes by {', '.join(sorted(set(facts.governors)))}")
+    if facts.allowed_hz and facts.highest_hz and facts.allowed_hz < _CAPPED * facts.highest_hz:
+        clocks = f"{facts.allowed_hz / 1e6:.0f} of {facts.highest_hz / 1e6:.0f} MHz"
+        text = f"the clock may not go above {clocks}: write the higher number, in kHz, into scaling_max_freq of cpufreq"
+        yield DoctorFinding("warning", "governor", text)
 
 
 def power(facts: Facts) -> Iterator[DoctorFinding]:

@@ -48,6 +48,8 @@ class Facts:
     throttled: int | None = None  # the firmware's bits, see edgegossip.telemetry.sensors
     temperature_c: float | None = None
     governors: tuple[str, ...] = ()  # of cpufreq
+    allowed_hz: float | None = None  # highest clock that cpufreq may choose, of the slowest policy by its share
+    highest_hz: float | None = None  # that the same policy's cores have
     wear: tuple[tuple[str, int], ...] = ()  # (block device, eMMC life time estimate: 1 is up to 10 % used, 11 is over)
     memory_bytes: int | None = None
     available_bytes: int | None = None
@@ -62,6 +64,7 @@ def gather(root: Path = Path("/"), folder: Path = Path(".")) -> Facts:
     of this machine."""
     real = root == Path("/")
     memory = memory_of(root / "proc/meminfo")
+    allowed_hz, highest_hz = _clock_limits(root)
     return Facts(
         board=board_name(root / "proc/device-tree"),
         machine=platform.machine(),
@@ -75,6 +78,8 @@ def gather(root: Path = Path("/"), folder: Path = Path(".")) -> Facts:
         throttled=throttled_bits(found(root, *THROTTLED)),
         temperature_c=hottest(zones(root)),
         governors=_governors(root),
+        allowed_hz=allowed_hz,
+        highest_hz=highest_hz,
         wear=_wear(root),
         memory_bytes=memory.get("MemTotal"),
         available_bytes=memory.get("MemAvailable"),
@@ -102,6 +107,17 @@ def _clock_synchronised() -> bool | None:
     except (OSError, AttributeError):
         return None
     return None if state < 0 else state != _TIME_ERROR
+
+
+def _clock_limits(root: Path) -> tuple[float | None, float | None]:
+    """Return what cpufreq may choose and what the cores have, Hz; of several policies (big and
+    little cores) that which is held down most."""
+    limits = []
+    for policy in found(root, "sys/devices/system/cpu/cpufreq/policy*"):
+        allowed, highest = number_of(policy / "scaling_max_freq"), number_of(policy / "cpuinfo_max_freq")
+        if allowed and highest:
+            limits.append((1000 * allowed, 1000 * highest))
+    return min(limits, key=lambda pair: pair[0] / pair[1], default=(None, None))
 
 
 def _governors(root: Path) -> tuple[str, ...]:

@@ -63,10 +63,10 @@ def test_seconds_are_finite(seconds: str) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="cannot write to /proc/x: No such file or directory"):
-        invoke("--save", "/proc/x")
+        invoke("--output", "/proc/x")
     (tmp_path / "codecs.md").mkdir()  # a file of the result cannot be written
     with pytest.raises(HostError, match=f"cannot write to {tmp_path}: Is a directory"):
-        invoke("--save", str(tmp_path))
+        invoke("--output", str(tmp_path))
 
 
 def test_a_coder_leaves_out_who_cannot_have_it() -> None:
