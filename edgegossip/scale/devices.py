@@ -196,7 +196,7 @@ def to_toml(profile: DeviceProfile) -> str:
     """Return a file from which `load_device` reads an equal profile; its name becomes the
     file's."""
     values = {f.name: getattr(profile, f.name) for f in fields(profile) if f.name != "name"}
-    plain = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
+    plain = {k: v for k, v in values.items() if v is not None}
     tables = {k: dict(v) for k, v in plain.items() if isinstance(v, Mapping)}
     return tomli_w.dumps({**{k: v for k, v in plain.items() if k not in tables}, **tables})
 

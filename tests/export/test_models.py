@@ -326,7 +326,8 @@ def test_of_a_server_run_the_best_is_the_coordinators(tmp_path: Path) -> None:
 @pytest.mark.parametrize("board", [None, "board-0"])
 def test_an_adapter_is_what_travelled_alone(board: str | None, run: Path, tmp_path: Path) -> None:
     named = () if board is None else ("--board", board)
-    model(run, *named, "--adapter", "-o", tmp_path / "m.safetensors")
+    made = model(run, *named, "--adapter", "-o", tmp_path / "m.safetensors")
+    assert made["left_out"] == []  # of an adapter nothing is missing
     assert list(ModelFile(tmp_path / "m.safetensors")) == ["body", "phase"]
     assert ModelFile(tmp_path / "m.safetensors").about["travels"] == "2"
     with pytest.raises(ConfigError, match="a program needs the whole model"):
