@@ -8,7 +8,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ import click
 from edgegossip.cli.options import FLEET, JSON, OUTPUT, command
 from edgegossip.mesh import address as addresses
 from edgegossip.options import REQUIRED, option
-from edgegossip.types import ConfigError, EdgegossipError, UsageError
+from edgegossip.types import ConfigError, EdgegossipError
 
 if TYPE_CHECKING:
     from edgegossip.fleet.store import Fleet
@@ -274,11 +273,11 @@ def kit(options: Kit) -> int:
     (`edgegossip image configure`, or copy it onto the boot partition as edgegossip.kit). The board
     moves it to where only root can read it, and wipes it from the card.
     """
-    from edgegossip.fleet import provisioning
+    from edgegossip.fleet import orders, provisioning
     from edgegossip.fleet.store import Fleet
 
     name, output = options.name, options.output or Path(f"{options.name}.kit")
-    provisioning.write_bundle(output, provisioning.make_bundle(Fleet.open(options.folder), name, time.time()))
+    provisioning.write_bundle(output, orders.kit(Fleet.open(options.folder), name, time.time()))
     click.echo(f"{output}: the kit of {name}, with its private key; only you can read it")
     if provisioning.in_repository(output):
         click.echo(f"mind that {output} lies in a git repository: it must not be committed", err=True)
@@ -349,8 +348,11 @@ def revoke(options: Revoke) -> int:
     if names and not options.as_json:
         click.echo(f"revoked {', '.join(names)}: {options.folder / 'crl.pem'} is list {present.crl_number}")
     if names:  # orders name the list, so that nobody can keep it back from boards
-        with suppress(UsageError):  # without an operator nobody is told anything
-            orders.renew(present, present.boards)
+        for name in present.boards:
+            try:
+                orders.renew(present, (name,))
+            except EdgegossipError as error:  # of one board's, or for all: there is no operator any more
+                click.echo(f"edgegossip: {name} has no order that names the list: {error}", err=True)
     told = _tell(present, boards)
     if options.as_json:
         click.echo(json.dumps({**_document(present), "told": told.document()}, indent=2))

@@ -29,7 +29,6 @@ from edgegossip.security.limits import RateLimitedLog
 from edgegossip.types import DataError, EdgegossipError, NodeId
 from edgegossip.untrusted import printable, request_target, whole_number
 from edgegossip.update.client import CHECK_IN, MAX_ANSWER_BYTES, RELEASE, REVOCATIONS
-from edgegossip.update.order import Order
 
 SILENT_S = 30.0
 LATE_S = 180.0  # boards check in every minute
@@ -227,17 +226,21 @@ def status(fleet: Fleet, now_s: float) -> tuple[BoardStatus, ...]:
         ago_s = None if report is None else max(0.0, now_s - float(report.get("at_s", 0)))
         seen = "never" if ago_s is None else "here" if ago_s < LATE_S else "late"
         row = _seen(name, seen if name in valid else "revoked", ago_s, report or {}, wanted.get(name, 0), now_s)
-        order = orders.last(fleet.folder, name) if name in valid else None
-        number = int((report or {}).get("number", 0))
-        found.append(row if order is None else replace(row, order=_news(order, number, now_s)))
+        found.append(replace(row, order=_news(fleet, name, report or {}, now_s)) if name in valid else row)
     return tuple(found)
 
 
-def _news(order: Order, number: int, now_s: float) -> str:
+def _news(fleet: Fleet, name: NodeId, report: Mapping[str, Any], now_s: float) -> str:
     """Say what is to be done or waited for of a board's order, where anything is."""
+    try:
+        order = orders.last(fleet.folder, name)
+    except DataError as error:
+        return str(error)
+    if order is None:
+        return ""
     if order.until_s - now_s < 30 * 86_400:
         return f"its order counts until {datetime.fromtimestamp(order.until_s, UTC).date()}: edgegossip fleet renew"
-    return f"order {order.number} is on its way" if number < order.number else ""
+    return f"order {order.number} is on its way" if int(report.get("number", 0)) < order.number else ""
 
 
 def table(rows: Sequence[BoardStatus], ago: Callable[[float], str]) -> list[str]:

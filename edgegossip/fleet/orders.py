@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from edgegossip.files import write_file
 from edgegossip.fleet import provisioning, releases
+from edgegossip.fleet.lock import locked, refused_as
 from edgegossip.fleet.store import Fleet
 from edgegossip.security.identity import Identity
-from edgegossip.types import DataError, EdgegossipError, NodeId
+from edgegossip.types import DataError, EdgegossipError, NodeId, UsageError
 from edgegossip.update.order import Order
 
 ORDERS = "orders"
@@ -31,13 +33,11 @@ def change(fleet: Fleet, names: Sequence[NodeId], given: dict[str, Any]) -> None
     for name in names:
         fleet.valid_board(name)
     provisioning.check_others(fleet, given)
-    new = {name: provisioning.load_profile(fleet.folder, name).changed(**given) for name in names}
-    boards = fleet.boards
-    runs = {name: provisioning.node_arguments(p, name, boards) for name, p in new.items() if p.runs}
-    for name, profile in new.items():
-        if name not in runs:
-            provisioning.keep_profile(fleet.folder, name, profile)
-    _sign(fleet, {name: (new[name], arguments) for name, arguments in runs.items()})
+    with _changing(fleet):
+        new = {name: provisioning.load_profile(fleet.folder, name).changed(**given) for name in names}
+        runs = {name: provisioning.node_arguments(p, name, fleet.boards) for name, p in new.items() if p.runs}
+        orders = _orders(fleet, {name: (new[name].number, arguments) for name, arguments in runs.items()})
+        _keep(fleet.folder, new, orders)
 
 
 def push(fleet: Fleet, file: Path, boards: Sequence[NodeId]) -> tuple[int, tuple[NodeId, ...]]:
@@ -48,39 +48,71 @@ def push(fleet: Fleet, file: Path, boards: Sequence[NodeId]) -> tuple[int, tuple
     return number, names
 
 
+def kit(fleet: Fleet, name: NodeId, now_s: float) -> bytes:
+    """Make a board's provisioning bundle. Where that says another command line than its order, as
+    when the fleet has grown, the order is signed anew first: a number stands for one of them."""
+    board = fleet.valid_board(name).name
+    with _changing(fleet):
+        before, profile = last(fleet.folder, board), provisioning.load_profile(fleet.folder, board)
+        arguments = provisioning.node_arguments(profile, board, fleet.boards)
+        if before is not None and before.arguments not in ((), arguments):
+            _keep(fleet.folder, {board: profile}, _orders(fleet, {board: (profile.number, arguments)}))
+    return provisioning.make_bundle(fleet, board, now_s)
+
+
 def renew(fleet: Fleet, names: Sequence[NodeId]) -> tuple[NodeId, ...]:
     """Sign anew what these boards run and have, for `DAYS` days more; return those for whom there
-    is something to say. Raises ConfigError, DataError, UsageError."""
-    wanted, found = releases.load(fleet.folder).wanted, {}
-    for name in names:
-        before, profile = (
-            last(fleet.folder, fleet.valid_board(name).name),
-            provisioning.load_profile(fleet.folder, name),
-        )
-        if before is not None or name in wanted:  # else its kit says what it runs
-            found[name] = profile, before.arguments if before else ()
-    _sign(fleet, found)
-    return tuple(found)
+    is something to say. What they run stays, whoever has joined or left the fleet since. Raises
+    ConfigError, DataError, UsageError."""
+    with _changing(fleet):
+        wanted = releases.load(fleet.folder).wanted
+        profiles, what = dict[NodeId, provisioning.Profile](), dict[NodeId, tuple[int, tuple[str, ...]]]()
+        for name in names:
+            before = last(fleet.folder, fleet.valid_board(name).name)
+            if before is not None or name in wanted:  # else its kit says what it runs
+                profiles[name] = profile = provisioning.load_profile(fleet.folder, name)
+                what[name] = profile.number, before.arguments if before else ()
+        _keep(fleet.folder, profiles, _orders(fleet, what))
+    return tuple(what)
 
 
-def _sign(fleet: Fleet, what: Mapping[NodeId, tuple[provisioning.Profile, tuple[str, ...]]]) -> None:
+@contextmanager
+def _changing(fleet: Fleet) -> Iterator[None]:
+    with refused_as(UsageError, fleet.folder), locked(fleet.folder):
+        yield
+
+
+def _orders(
+    fleet: Fleet, what: Mapping[NodeId, tuple[int, tuple[str, ...]]]
+) -> dict[NodeId, tuple[int, dict[str, str]]]:
+    """Sign the next order of each board, of whose last one `what` has the number, with these
+    arguments; return its number, and it."""
     if not what:
-        return
-    index, now_s, operator = releases.load(fleet.folder), int(time.time()), fleet.operator()
-    profiles, signed = dict[NodeId, provisioning.Profile](), dict[NodeId, dict[str, str]]()
-    for name, (profile, arguments) in what.items():
-        profiles[name] = new = replace(profile, number=profile.number + 1)
-        release = index.wanted.get(name, 0)
-        manifest = str(index.bundles[str(release)]["manifest"]) if release else ""
-        until_s, revoked = now_s + DAYS * 86_400, operator.revocations.number
-        order = Order(name, new.number, now_s, until_s, revoked, arguments, release, manifest)
-        signed[name] = order.signed(operator)
+        return {}
+    wanted, now_s, operator = releases.load(fleet.folder).wanted, int(time.time()), fleet.operator()
+    until_s, revoked = now_s + DAYS * 86_400, operator.revocations.number
+    found = {}
+    for name, (number, arguments) in what.items():
+        release = wanted.get(name, 0)
+        manifest = releases.read_head(releases.bundle_file(fleet.folder, release))[0].digest if release else ""
+        order = Order(name, number + 1, now_s, until_s, revoked, arguments, release, manifest)
+        found[name] = order.number, order.signed(operator)
+    return found
+
+
+def _keep(
+    folder: Path,
+    profiles: Mapping[NodeId, provisioning.Profile],
+    orders: Mapping[NodeId, tuple[int, dict[str, str]]],
+) -> None:
     for name, profile in profiles.items():
+        number, signed = orders.get(name, (profile.number, None))
         # Before its order: a number that is signed is never given to another one.
-        provisioning.keep_profile(fleet.folder, name, profile)
-        file = _file(fleet.folder, name)
-        file.parent.mkdir(mode=0o700, exist_ok=True)
-        write_file(file, (json.dumps(signed[name], indent=1) + "\n").encode(), 0o600)
+        provisioning.keep_profile(folder, name, replace(profile, number=number))
+        if signed is not None:
+            file = _file(folder, name)
+            file.parent.mkdir(mode=0o700, exist_ok=True)
+            write_file(file, (json.dumps(signed, indent=1) + "\n").encode(), 0o600)
 
 
 def newer(folder: Path, name: NodeId, number: int, reader: Identity) -> dict[str, str] | None:

@@ -119,9 +119,8 @@ def push(fleet: Fleet, file: Path, boards: Sequence[NodeId]) -> tuple[int, tuple
             target.parent.mkdir(mode=0o700, exist_ok=True)
             with open(file, "rb") as source:
                 source.seek(begin)
-                digest = _join(fleet, manifest, source, target)
+                _join(fleet, manifest, source, target)
         about = {k: getattr(manifest, k) for k in ("version", "machine", "python", "signed_s")}
-        about["manifest"] = digest
         bundles = {**index.bundles, str(number): about}
         wanted = {**index.wanted, **dict.fromkeys(names, number)}
         _keep(fleet.folder, Index(max(index.next, number + 1), bundles, wanted))
@@ -183,16 +182,14 @@ def _pack(site: Path, files: Iterable[Path], blobs: BinaryIO) -> Iterator[Bundle
         yield BundleEntry(f"site/{path.relative_to(site).as_posix()}", executable, whole.hexdigest(), tuple(pieces))
 
 
-def _join(fleet: Fleet, manifest: ReleaseManifest, blobs: BinaryIO, output: Path) -> str:
-    """Write a signed head, then `blobs` from where it is to its end; return the manifest's digest.
-    Raises OSError."""
+def _join(fleet: Fleet, manifest: ReleaseManifest, blobs: BinaryIO, output: Path) -> None:
+    """Write a signed head, then `blobs` from where it is to its end. Raises OSError."""
     packed = manifest.pack()
     head = Head(packed, fleet.operator().sign(DOMAIN + hashlib.sha256(packed).digest()))
     with replacing(output) as stream:
         stream.write(head.write())
         while part := blobs.read(1 << 20):
             stream.write(part)
-    return head.digest
 
 
 def _keep(folder: Path, index: Index) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 import edgegossip
 from edgegossip.files import write_file
 from edgegossip.security.identity import Identity
-from edgegossip.types import EdgegossipError, PeerError, UsageError
+from edgegossip.types import DecodeError, EdgegossipError, PeerError, UsageError
 from edgegossip.update.bundle import ReleaseManifest
 from edgegossip.update.client import Client
 from edgegossip.update.install import OTHER_PACKAGES, OsTree, about, install, packages_of, running_from
@@ -77,7 +77,7 @@ class ThisBoard:
 
 
 def _systemctl(*arguments: str) -> str:
-    """Return what it printed; nothing when systemd is too busy: the next check-in asks again."""
+    """Return what it printed; nothing when systemd is too busy."""
     with suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(["systemctl", *arguments], capture_output=True, text=True, timeout=30, check=False).stdout
     return ""
@@ -105,12 +105,14 @@ def check_in(machine: ThisBoard, places: Places, say: Callable[[str], None], *, 
     where = str(board.get("check_in", ""))
     if not where:
         return False
-    kept = _kept(places, identity, board)
+    kept = _kept(places, board)
     running, node = running_from(places.module), machine.node()
     with Client(identity, where) as client:
         before_s = machine.now()
         report = _report(places, running, node)
-        answer = client.check_in({**report, "number": kept.number if kept else 0, "clock_s": before_s})
+        # With a new bundle that has the same number the order comes once more: it has the release.
+        number = kept.number if kept else max(0, int(board.get("number", 0)) - 1)
+        answer = client.check_in({**report, "number": number, "clock_s": before_s})
         here_s = (before_s + machine.now()) / 2
         if answer.crl_number > identity.revocations.number:
             client.update_revocations()
@@ -120,19 +122,27 @@ def check_in(machine: ThisBoard, places: Places, say: Callable[[str], None], *, 
         begins_s = max(float(board.get("issued_s", 0)), kept.signed_s if kept else 0.0)
         _set_clock(machine, answer.time_s, here_s, (begins_s, ends_s - YEAR_S), say)
         client.check_dates(machine.now())
-        new = None if answer.order is None else Order.read(answer.order, identity, identity.name)
-        if new is not None:
-            _check(new, kept, board, identity.revocations.number, machine.now())
-        if new is not None and _obey(new, answer.order, kept, board, places, say):
+        new, refused = None, None
+        try:
+            if answer.order is not None:
+                new = Order.read(answer.order, identity, identity.name)
+                _check(new, number, identity.revocations.number, machine.now())
+        except PeerError as error:  # the board is at work all the same
+            new, refused = None, error
+        if new is not None and _obey(new, kept, board, places, say):
             machine.restart_node()
         elif running and well(node):
             _write(places.home / "checked-in", running)
+        if new is not None:  # last: one that was half taken over is given again
+            _write(places.config / ORDER, json.dumps(answer.order) + "\n")
         present = new or kept
         if present is not None:
             _tell_of_silence(present, places, machine.now(), say)
             if fetch and wanted(places, running, present.release):
                 _take(client, identity, board, places, running, present, say)
                 machine.start_guard()
+    if refused is not None:
+        raise refused
     return True
 
 
@@ -301,19 +311,19 @@ def _board(config: Path) -> dict[str, Any]:
         raise UsageError(f"{config}: {error}; this board has no provisioning bundle yet") from error
 
 
-def _kept(places: Places, identity: Identity, board: Mapping[str, Any]) -> Order | None:
+def _kept(places: Places, board: Mapping[str, Any]) -> Order | None:
     """Return the order that this board goes by; None before the first, and where its provisioning
-    bundle is newer."""
+    bundle is newer. Its signature was checked when it came; an operator who was revoked since said
+    it all the same, and no older one counts."""
     try:
-        order = Order.read(json.loads((places.config / ORDER).read_bytes()), identity, identity.name)
-    except (OSError, ValueError, PeerError):  # an operator who was revoked since is believed no longer
+        order = Order.parse(json.loads((places.config / ORDER).read_bytes())["body"])
+    except (OSError, ValueError, TypeError, KeyError, DecodeError):
         return None
     return order if order.number >= int(board.get("number", 0)) else None
 
 
-def _check(new: Order, kept: Order | None, board: Mapping[str, Any], revocations: int, now_s: float) -> None:
+def _check(new: Order, last: int, revocations: int, now_s: float) -> None:
     """Refuse an order that may be somebody's who keeps newer ones back. Raises PeerError."""
-    last = kept.number if kept else int(board.get("number", 0)) - 1
     if new.number <= last:
         raise PeerError(f"an order of number {new.number}, which is not newer than this board's")
     if new.until_s < now_s:
@@ -325,26 +335,15 @@ def _check(new: Order, kept: Order | None, board: Mapping[str, Any], revocations
         )
 
 
-def _obey(
-    new: Order,
-    signed: Mapping[str, Any] | None,
-    kept: Order | None,
-    board: Mapping[str, Any],
-    places: Places,
-    say: Callable[[str], None],
-) -> bool:
-    """Keep an order, and write the command line for the service if that is another; return whether
-    it is. The order is kept last: one that was half taken over is given again."""
+def _obey(new: Order, kept: Order | None, board: Mapping[str, Any], places: Places, say: Callable[[str], None]) -> bool:
+    """Write the command line for the service if an order has another; return whether it has."""
     before = kept.arguments if kept else () if new.number > int(board.get("number", 0)) else new.arguments
-    is_other = new.arguments not in ((), before)
-    if is_other:
-        lines = [
-            "# One argument of `edgegossip node` a line; a new bundle, or `edgegossip fleet set`, replaces this file."
-        ]
-        _write(places.config / "node.args", "\n".join([*lines, *new.arguments]) + "\n")
-        say(f"this board runs something else from now on: {' '.join(new.arguments)}")
-    _write(places.config / ORDER, json.dumps(signed) + "\n")
-    return is_other
+    if new.arguments in ((), before):
+        return False
+    lines = ["# One argument of `edgegossip node` a line; a new bundle, or `edgegossip fleet set`, replaces this file."]
+    _write(places.config / "node.args", "\n".join([*lines, *new.arguments]) + "\n")
+    say(f"this board runs something else from now on: {' '.join(new.arguments)}")
+    return True
 
 
 def _tell_of_silence(order: Order, places: Places, now_s: float, say: Callable[[str], None]) -> None:
