@@ -233,8 +233,9 @@ class Precision:
         if (clip or add is not None) and self.scaler is not None:
             self.scaler.unscale_(cast("torch.optim.Optimizer", optimizer))
         params = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        for p in params:  # sparse ones have no length, and most optimisers refuse them
-            dense_gradient(p)
+        if not isinstance(optimizer, torch.optim.SparseAdam):  # which takes no others
+            for p in params:  # sparse ones have no length, and most optimisers refuse them
+                dense_gradient(p)
         if clip:
             torch.nn.utils.clip_grad_norm_(params, clip)
         if add is not None:

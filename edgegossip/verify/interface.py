@@ -269,7 +269,10 @@ os.dup2(2, 1)
 build, bodies, layout = pickle.load(sys.stdin.buffer)
 codec = build()
 for body in bodies:
-    answer.write(codec.decode(body, layout).tobytes())
+    found = codec.decode(body, layout)
+    if (str(found.dtype), found.shape) != ("float32", (layout.size,)):
+        raise TypeError(f"decode() gave {found.dtype}{list(found.shape)}, not float32[{layout.size}]")
+    answer.write(found.tobytes())
 """
 PATIENCE_S = 600.0
 
@@ -278,9 +281,15 @@ def decode_apart(build: Build, layout: Layout, bodies: Sequence[bytes]) -> Seque
     """Return what a codec that `build` makes in another process decodes the bodies to: nothing that
     an encoder left in an object, a class or a module reaches it. Raises UsageError when it fails.
     """
+    try:
+        asked = pickle.dumps((build, bodies, layout))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise UsageError(
+            f"what builds the codec cannot go to another process: {type(error).__name__}: {error}"
+        ) from None
     done = subprocess.run(
         [sys.executable, "-P", "-c", _CHILD, *sys.path],
-        input=pickle.dumps((build, bodies, layout)),
+        input=asked,
         capture_output=True,
         timeout=PATIENCE_S,
         check=False,

@@ -235,6 +235,16 @@ def test_a_kind_of_picture_is_read_alike_from_a_column(tmp_path, kind) -> None:
     assert labels.tolist() == [0, 1]
 
 
+def test_a_part_without_the_target_is_named(tmp_path) -> None:
+    import datasets
+
+    parts = {"train": {"a": [1.0, 2.0], "y": [0, 1]}, "test": {"a": [1.0]}}
+    made = datasets.DatasetDict({name: datasets.Dataset.from_dict(rows) for name, rows in parts.items()})
+    made.save_to_disk(str(tmp_path / "set"))
+    with pytest.raises(DataError, match="test has no column y; it has a"):
+        opened(tmp_path / "set", name="huggingface", params={"target": "y"})
+
+
 def test_a_column_of_masks_is_a_target_as_it_is_stored(tmp_path) -> None:
     import datasets
 

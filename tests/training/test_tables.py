@@ -189,6 +189,7 @@ def test_boards_compare_columns_and_names_of_classes(tmp_path):
         ("a,y\n1,u\nTrue,v\n", {}, "row 2: column a holds 'True', and inputs are numbers"),
         ("a,y\nnan,u\n1,v\n", {}, "row 1: column a holds nothing: fill it, or leave the row out"),
         ("a,b,y\n1,,u\n", {}, "row 1: column b holds nothing"),
+        (f"a,y\n{'9' * 400},u\n1,v\n", {}, "column a holds numbers beyond those of float64"),
         ("a,y\n1e39,x\n2,y\n", {}, r"row 1: column a holds 1e\+39, and float32 has no such number"),
         ("a,y\n1700000000,x\n1700000001,y\n", {}, "column a has numbers from 1700000000.* too close together for float32"),
         ('a,y\n1,"x\n2,y\n', {}, r"train\.csv cannot be read as csv: .*EOF inside string"),

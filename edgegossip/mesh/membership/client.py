@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -107,7 +108,8 @@ class OwnAddress:
 
     A board that listens on all addresses of its machine does not know which of them the others can
     use. Who joins through it says which one it reached. A board on the same machine says 127.0.0.1,
-    which is of no use to anybody else, and does until somebody names another address.
+    which is of no use to anybody else; a tunnel or a liar says what this machine does not have. So
+    a better guess replaces a worse one, and never the other way round.
 
     `address` is what we have so far, empty for nothing."""
 
@@ -117,13 +119,31 @@ class OwnAddress:
     def reached(self, at: str, caller: str) -> bool:
         """Take in that somebody at the host `caller` reached us, it says, at `at`. Return whether
         that is our address from now on."""
-        where, before = _parse_address(at), _parse_address(self.address)
+        where = _parse_address(at)
         if self._certain or where is None or (where.is_local and not Address(caller, 1).is_local):
             return False
-        if before is not None and (where.is_local or not before.is_local):
+        if _rank(where) <= _rank(_parse_address(self.address)):
             return False
         self.address = str(where)
         return True
+
+
+def _rank(where: Address | None) -> int:
+    if where is None or where.is_local:
+        return 0 if where is None else 1
+    return 3 if where.is_numeric and _has_address(where.host) else 2
+
+
+def _has_address(host: str) -> bool:
+    """Return whether a numeric address is one of this machine's: only then can a socket be bound to
+    it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+    except OSError:
+        return False
+    return True
 
 
 def _parse_address(text: str) -> Address | None:

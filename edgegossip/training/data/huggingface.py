@@ -57,6 +57,9 @@ def load(section: DataSection, folder: str, board: Board) -> Parts:
     told = tables.passed_over([name for name in found if name not in ("train", "test")])
     wanted, train = tables.wanted_of(section), found["train"]
     names = tables.chosen(str(root), train.column_names, section)
+    for source, part in named.items():
+        if lacks := [name for name in (*names, *wanted) if name not in part.column_names]:
+            raise DataError(f"{source} has no column {lacks[0]}; it has {', '.join(part.column_names)}")
     classes = getattr(train.features[wanted[0]], "names", ()) if len(wanted) == 1 else ()
     if classes and not section.labels:  # theirs have an order of their own
         section = replace(section, labels=list(classes))

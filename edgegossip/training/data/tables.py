@@ -111,7 +111,10 @@ class ReadTable:
         kind = infer_dtype(values, skipna=False)
         if kind in _NUMBERS:
             found = np.asarray(values, getattr(values.dtype, "numpy_dtype", None))
-            return found.astype(np.float64) if found.dtype == object else found
+            try:
+                return found.astype(np.float64) if found.dtype == object else found
+            except OverflowError:
+                raise DataError(f"{self.source}: column {name} holds numbers beyond those of float64") from None
         if kind == "string":
             return np.array([schema.composed(text) for text in values], object)
         try:

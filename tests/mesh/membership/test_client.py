@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from edgegossip.mesh.membership import client
 from edgegossip.mesh.membership.client import OwnAddress
 
-LAN, OTHER, AWAY = "10.0.0.1", "192.168.7.1", "10.0.0.9"
+LAN, OTHER, AWAY, OURS = "10.0.0.1", "192.168.7.1", "10.0.0.9", "172.16.3.4"
 
 
 @pytest.mark.parametrize(
@@ -19,9 +20,16 @@ LAN, OTHER, AWAY = "10.0.0.1", "192.168.7.1", "10.0.0.9"
         ([("localhost:7700", AWAY), ("[::1]:7700", AWAY)], ""),
         ([(f"{LAN}:7700", AWAY), (f"{OTHER}:7700", AWAY)], f"{LAN}:7700"),
         ([("nonsense", AWAY)], ""),
+        (
+            [("6.6.6.6:7700", AWAY), (f"{OURS}:7700", AWAY), ("6.6.6.6:7700", AWAY)],
+            f"{OURS}:7700",
+        ),  # a liar, or a tunnel
     ],
 )
-def test_a_better_guess_replaces_a_worse_one(steps: list[tuple[str, str]], address: str) -> None:
+def test_a_better_guess_replaces_a_worse_one(
+    monkeypatch: pytest.MonkeyPatch, steps: list[tuple[str, str]], address: str
+) -> None:
+    monkeypatch.setattr(client, "_has_address", lambda host: host == OURS)
     where = OwnAddress("", certain=False)
     for at, caller in steps:
         before = where.address
