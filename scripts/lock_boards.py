@@ -23,7 +23,8 @@ JETPACK = {"ubuntu-24.04-python3.12-aarch64.txt": ("Ubuntu 24.04 (JetPack 7.2)",
 
 def lock(system: str, python: str) -> str:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["server"], TORCH]
+    extras = project["optional-dependencies"]  # what a board trains on may be a csv
+    wanted = [*project["dependencies"], *extras["server"], *extras["tables"], TORCH]
     pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not re.match("(?i)torch=|#", line)]
     with tempfile.TemporaryDirectory() as folder:
         requirements, constraints = Path(folder, "requirements.txt"), Path(folder, "constraints.txt")
