@@ -24,6 +24,7 @@ from edgegossip.checkpoint.files import OS_FILES
 from edgegossip.checkpoint.format import Stored
 from edgegossip.checkpoint.registry import RunContext
 from edgegossip.choices import did_you_mean
+from edgegossip.engine.server_records import Progress
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.modelfile import BEST, SUFFIXES, BestFile, ModelFile, best_files
 from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
@@ -322,6 +323,8 @@ class RunModels:
             there = ", ".join(map(str, sorted({*kept, *best, *([rounds] if final else [])}))) or "none"
             raise ConfigError(f"round {round} of the coordinator is not kept; rounds that are: {there}")
         meta, value = self._opened(kept[round], COORDINATOR)
+        if not isinstance(value, Progress):
+            raise DataError(f"{kept[round]} holds no progress of a coordinator")
         return _VectorSource(round, _layout_of(meta).views(value.model), {}, kept[round])
 
 

@@ -25,7 +25,6 @@ from typing import Any, TypeAlias
 from edgegossip.telemetry.records import (
     LINK_BYTES,
     LINK_PREFIX,
-    METRICS,
     PARTS,
     SPANS,
     STAGES,
@@ -39,7 +38,6 @@ from tests.laws.history import Node, Row, Run, read
 EXACT, CLOSE = 1e-9, 1e-6  # relative: what a sum of floats is off by, what was written with fewer digits
 MICROSECONDS = 1e-5  # what parts cut to whole microseconds are off by, together
 JITTER_S = 0.25  # between the end of a round and the time of its record, on a busy machine
-TICKS_S = 0.05  # what a kernel's CPU time is off by
 LAST_LOOK = 0.02  # of all bytes: what the last look at the sockets came too early or too late for
 UNDER_WAY = 4  # messages to one neighbour that may be on their way when it looks at its sockets last
 AFTERWARDS = frozenset({"compared", "averaged"})  # a look at the models, when all boards' processes have ended
@@ -52,7 +50,6 @@ _SHARES = {
     "sys/machine_percent": 100.0,
     "sys/battery_percent": 100.0,
 }
-_NUMBERS = frozenset(METRICS)
 _MEASURES = ("time/", "cpu/", "net/", "link/", "rate/", "codec/", "gossip/", "sys/")
 _SPAN = re.compile(r"([cetdwoCO])([0-9]+)")
 

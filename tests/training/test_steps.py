@@ -225,7 +225,6 @@ def test_a_model_that_is_trained_in_place_of_the_joined_one_is_told_at_once(star
     assert last[1] == {"rounds": 3, "unchanged": 3, "elsewhere": 3, "undone": 0}
 
 
-ASSIGNS = "model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()}, assign=True)"
 REMADE = "; optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
 
 
