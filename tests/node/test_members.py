@@ -119,6 +119,9 @@ class Members:
     async def stop(self) -> None:
         self.said.append(("stop", ""))
 
+    def mark_alive(self, peer: str) -> None:
+        self.said.append(("alive", peer))
+
     def suspect(self, peer: str) -> None:
         self.said.append(("suspect", peer))
 
