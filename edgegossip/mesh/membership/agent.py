@@ -424,6 +424,7 @@ class MembershipService(GenericRpcHandler):
             who = certified or printable(asked.sender, 64)
             _check_name(asked.sender, certified)
             sender = self._check(asked)
+            await self._require_started(context)
             answer = await agent.answer(sender, wire.message_of(asked, len(agent.manifest.members)))
         except PeerError as error:
             return wire.refusal(self._refuse(who, place, error, context))
@@ -444,9 +445,8 @@ class MembershipService(GenericRpcHandler):
             self._check_joiner(asked)
         except PeerError as error:
             return pb.JoinResponse(refusal=self._refuse(who, place, error, context)).SerializeToString()
-        if agent.detector is None:  # worth trying again, unlike a refusal
-            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{agent.name} is only starting")
-            raise AssertionError
+        await self._require_started(context)
+        assert agent.detector is not None
         host = addresses.parse(place, "address of a peer").host
         agent.was_reached(asked.reached, host)
         return pb.JoinResponse(
@@ -456,6 +456,11 @@ class MembershipService(GenericRpcHandler):
             rows=wire.rows(rows_of(agent.detector.table)),
             name=agent.name,
         ).SerializeToString()
+
+    async def _require_started(self, context: grpc.aio.ServicerContext) -> None:
+        """Send a caller away who comes too early: it may try again, and is blamed for nothing."""
+        if self._agent.detector is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{self._agent.name} is only starting")
 
     def _certified(self, context: grpc.aio.ServicerContext, tokens: float) -> NodeId | None:
         """Say who calls, by its certificate, before anything that it says is looked at; None
@@ -499,8 +504,6 @@ class MembershipService(GenericRpcHandler):
             )
         if asked.sender not in agent.manifest.members or asked.sender == agent.name:
             raise PeerError(f"{printable(asked.sender, 64)} is no other member of this run")
-        if agent.detector is None:
-            raise PeerError(f"{agent.name} is only starting")
         return agent.manifest.members.index(asked.sender)
 
     def _check_joiner(self, asked: pb.JoinRequest) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from edgegossip.mesh._grpc import grpc
+from edgegossip.mesh._proto import membership_pb2 as pb
 from edgegossip.mesh.membership import agent as service
+from edgegossip.mesh.membership import manifest as manifests
+from edgegossip.mesh.membership import wire
 from edgegossip.mesh.membership.agent import MembershipService, Misbehaviour
 from edgegossip.types import PeerError
+from edgegossip.untrusted import Refusal
+from tests.mesh.support import RUN
 
 
 @pytest.fixture
@@ -28,6 +35,31 @@ def asks(served: MembershipService, times: int) -> list[type[PeerError] | None]:
         except PeerError as error:
             outcomes.append(type(error))
     return outcomes
+
+
+@pytest.mark.parametrize("call", ["_probe", "_join"])
+def test_who_calls_before_a_board_has_started_is_sent_away_and_not_blamed(call: str) -> None:
+    class Aborted(Exception):
+        pass
+
+    async def abort(code: grpc.StatusCode, words: str) -> None:
+        raise Aborted(code, words)
+
+    said: list[Refusal] = []
+    manifest = manifests.make(RUN, "a", ("a", "b"), "", "")
+    agent: Any = SimpleNamespace(
+        on_revocations=None, security=None, name="a", manifest=manifest, detector=None,
+        events=SimpleNamespace(refused=said.append),
+    )  # fmt: skip
+    ours = {"protocol_version": wire.PROTOCOL_VERSION, "run_id": RUN}
+    asked = {
+        "_probe": pb.ProbeRequest(sender="b", receiver="a", manifest=manifest.hash, **ours),
+        "_join": pb.JoinRequest(name="b", **ours),
+    }[call]
+    context = SimpleNamespace(abort=abort, peer=lambda: "ipv4:127.0.0.1:9")
+    with pytest.raises(Aborted, match="a is only starting"):
+        asyncio.run(getattr(MembershipService(agent), call)(asked.SerializeToString(), context))
+    assert said == []
 
 
 def test_who_asks_too_often_is_refused_long_before_it_is_blamed(now: list[float]) -> None:
