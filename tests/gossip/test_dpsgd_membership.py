@@ -74,6 +74,13 @@ def test_who_comes_back_gets_the_message_of_the_round_and_is_waited_for(make_fle
     assert [a.frame.sequence for a in fleet.step(0, ZERO) if isinstance(a, Send)] == [2, 2]
 
 
+def test_who_is_still_down_is_sent_nothing_when_another_comes_back(make_fleet: Any) -> None:
+    fleet = make_fleet("complete", nodes=4)
+    fleet.down(0, 1, 3)
+    fleet.step(0, ZERO)
+    assert {a.to for a in fleet.down(0, 1) if isinstance(a, Send)} == {"board-3"}
+
+
 def test_only_down_may_change_during_a_run(make_fleet: Any) -> None:
     fleet = make_fleet("ring", nodes=3)
     with pytest.raises(UsageError, match="only change which members are down"):
