@@ -277,7 +277,7 @@ def kit(options: Kit) -> int:
     from edgegossip.fleet.store import Fleet
 
     name, output = options.name, options.output or Path(f"{options.name}.kit")
-    provisioning.write_bundle(output, orders.kit(Fleet.open(options.folder), name, time.time()))
+    provisioning.write_bundle(output, orders.make_bundle(Fleet.open(options.folder), name, time.time()))
     click.echo(f"{output}: the kit of {name}, with its private key; only you can read it")
     if provisioning.in_repository(output):
         click.echo(f"mind that {output} lies in a git repository: it must not be committed", err=True)

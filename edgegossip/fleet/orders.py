@@ -48,7 +48,7 @@ def push(fleet: Fleet, file: Path, boards: Sequence[NodeId]) -> tuple[int, tuple
     return number, names
 
 
-def kit(fleet: Fleet, name: NodeId, now_s: float) -> bytes:
+def make_bundle(fleet: Fleet, name: NodeId, now_s: float) -> bytes:
     """Make a board's provisioning bundle. Where that says another command line than its order, as
     when the fleet has grown, the order is signed anew first: a number stands for one of them."""
     board = fleet.valid_board(name).name

@@ -209,7 +209,7 @@ def test_a_kit_never_says_another_command_line_under_the_number_of_an_order(plac
     mesh = {"join": ("10.0.0.1:7700",), "founder": "pi-01"}
     orders.change(place.fleet, ("pi-01", "pi-02"), mesh)
     place.fleet = place.fleet.add("pi-03", "board", 20)
-    kit = kitfile.parse(orders.kit(place.fleet, "pi-01", time.time()))
+    kit = kitfile.parse(orders.make_bundle(place.fleet, "pi-01", time.time()))
     assert "pi-01,pi-02,pi-03" in kit.node
     orders.renew(place.fleet, ("pi-01", "pi-02"))
     one, two = (orders.last(place.fleet.folder, name) for name in ("pi-01", "pi-02"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.lab.sim.mutants.mutant import Edit, Mutant
+from lab.sim.mutants.mutant import Edit, Mutant
 
 ADPSGD = "edgegossip.gossip.adpsgd:"
 
@@ -22,6 +22,13 @@ MUTANTS = (
         {"faults": "duplication=0.5,loss=0.2,delay=2"},
     ),
     Mutant(
+        "old-request-answered",
+        "a request that is older than the last one is averaged",
+        ("ad-psgd",),
+        (Edit(ADPSGD + "AdPsgd._asked", "test sequence 0", "False"),),
+        {"faults": "duplication=0.5,loss=0.2,delay=2,reorder=0.5"},
+    ),
+    Mutant(
         "half-not-taken-back",
         "what was added for an exchange that the other gave up stays",
         ("ad-psgd",),
@@ -29,11 +36,35 @@ MUTANTS = (
         {"faults": "loss=0.5,delay=3"},
     ),
     Mutant(
+        "settled-half-taken-back",
+        "what was added for an exchange that both have done is taken back",
+        ("ad-psgd",),
+        (Edit(ADPSGD + "_take_back", "Compare sequence", "$0 >= $1"),),
+        {"faults": "loss=0.5"},
+    ),
+    Mutant(
+        "whole-instead-of-half",
+        "the initiator goes all the way to the peer's model",
+        ("ad-psgd",),
+        (Edit(ADPSGD + "AdPsgd._answered", "BinOp eta", "$0"),),
+    ),
+    Mutant(
         "wrong-exchange-answered",
         "an answer of an earlier exchange ends the present one",
         ("ad-psgd",),
         (Edit(ADPSGD + "Begun.is_meant", "BoolOp", "$0"),),
         {"faults": "loss=0.3,delay=3,duplication=0.5"},
+    ),
+    Mutant(
+        "both-ask-both-swap",
+        "two that ask each other both take part in the other's exchange",
+        ("ad-psgd",),
+        (Edit(ADPSGD + "AdPsgd._take", "test waiting", "False"),),
+        {"nodes": 2, "codec": "fp32"},
+        equivalent=(
+            "Two that swap keep the sum, and average in their other exchanges; only in lockstep would they swap for ever, and "
+            "the simulator's nodes do not compute at the same speed."
+        ),
     ),
     Mutant(
         "never-gives-up",
@@ -58,6 +89,13 @@ MUTANTS = (
         ("ad-psgd",),
         (Edit(ADPSGD + "AdPsgd.step", "BinOp", "$0"),),
         {"workload": "quadratic"},
+    ),
+    Mutant(
+        "answer-to-another-process",
+        "an answer to an exchange of an earlier process ends one of this one's",
+        ("ad-psgd",),
+        (Edit(ADPSGD + "Begun.is_meant", "BoolOp", "$1"),),
+        {"faults": "old-checkpoint=3,delay=3,replay=0.3", "nodes": 3},
     ),
     Mutant(
         "session-of-a-request-not-compared",

@@ -3,7 +3,7 @@ gone, the end of the run."""
 
 from __future__ import annotations
 
-from tests.lab.sim.mutants.mutant import Edit, Mutant
+from lab.sim.mutants.mutant import Edit, Mutant
 
 ENGINE = "edgegossip.engine.node:NodeEngine."
 PEERS = "edgegossip.engine.joining:PeerStatus."
@@ -20,6 +20,15 @@ ODD_LATER = "other-model@1.5-4:2"
 ALL_LEAVE = "leave@1.5-2:0,empty-disk@1.8-2.4:1"  # of a star its centre; what is left is out of sight
 
 MUTANTS = (
+    # -- joining
+    Mutant(
+        "others-that-train-not-heeded",
+        "a board waits for a neighbour that was never there, though others train and wait for it",
+        ROUNDS,
+        (Edit(PEERS + "may_start", "BoolOp gone_for_s 0", "$1"),),
+        {"topology": "ring", "faults": NEVER_COMES},
+        equivalent="It begins some rounds later: once the others are far ahead, nobody is waited for (`_came_late`).",
+    ),
     Mutant(
         "dead-awaited-at-the-start",
         "a board waits to begin for a neighbour that was there and died",
@@ -28,11 +37,26 @@ MUTANTS = (
         {"faults": NEVER_COMES},
     ),
     Mutant(
+        "dead-neighbourhood-awaited",
+        "a board that comes again waits without end when all its neighbours are gone and the run goes on elsewhere",
+        ROUNDS,
+        (Edit(PEERS + "may_start", "Compare gone_for_s", "$0 < 0.0"),),
+        {"topology": "star", "faults": ALL_LEAVE},
+    ),
+    Mutant(
         "run-taken-to-be-over",
         "a board that comes again ends when its neighbours have left, though the run goes on elsewhere",
         ROUNDS,
         (Edit(ENGINE + "_start_if_possible", "test restarted", "$0 and $1 and $2"),),
         {"topology": "star", "faults": ALL_LEAVE},
+    ),
+    Mutant(
+        "down-forgotten-at-the-start",
+        "a board begins without a neighbour and waits for it in its rounds all the same",
+        ROUNDS,
+        (Edit(ENGINE + "_loaded", "BinOp neighbours", "frozenset()"),),
+        {"faults": NEVER_COMES},
+        equivalent="It costs two deadlines in all, as every neighbour may that never sends; what is mixed is the same.",
     ),
     Mutant(
         "joins-in-silence",
@@ -59,6 +83,13 @@ MUTANTS = (
         "one sender's early frames may take all the room",
         ROUNDS,
         (Edit(PENDING + "keep", "BoolOp share_bytes", "False"),),
+        {"topology": "complete", "faults": FLOODED},
+    ),
+    Mutant(
+        "room-without-bound",
+        "early frames are kept however many they are",
+        ROUNDS,
+        (Edit(PENDING + "keep", "stmt 3", "pass"),),
         {"topology": "complete", "faults": FLOODED},
     ),
     # -- newcomers
@@ -98,6 +129,13 @@ MUTANTS = (
         {"topology": "star", "faults": ALL_LEAVE},
     ),
     Mutant(
+        "gives-up-at-once",
+        "a board that has nothing ends in the moment in which its last neighbour is started again",
+        ROUNDS,
+        (Edit(ENGINE + "_wait_alone", "BoolOp", "True"),),
+        {"topology": "star", "faults": "empty-disk=2,crash=2"},
+    ),
+    Mutant(
         "stale-update-used",
         "an update counts though its model was given up while it was computed",
         ("ad-psgd",),
@@ -120,10 +158,35 @@ MUTANTS = (
         {"faults": "loss=0.5"},
     ),
     Mutant(
+        "refused-peer-listened-to",
+        "after a bad frame of a peer its next ones are taken in",
+        ROUNDS,
+        (Edit(ENGINE + "_receive", "test _refused", "False"),),
+        {"faults": "byzantine-nan=0.3@0-4:1"},
+    ),
+    # -- neighbours that train something else
+    Mutant(
+        "unfit-awaited",
+        "a board waits to begin for a neighbour that trains something else",
+        ROUNDS,
+        (Edit(PEERS + "may_start", "BinOp incompatible", "$0"),),
+        {"topology": "complete", "faults": "other-model@0-30:2"},
+    ),
+    Mutant(
         "fits-nobody-and-begins",
         "a board begins though all its neighbours train something else",
         ROUNDS,
         (Edit(PEERS + "all_incompatible", "BoolOp", "False"),),
+        {"faults": ODD_ONE},
+    ),
+    Mutant(
+        "one-unfit-neighbour-ends-it",
+        "a board ends because one of its neighbours trains something else",
+        ROUNDS,
+        (
+            Edit(PEERS + "all_incompatible", "Compare", "bool(self.incompatible)"),
+            Edit(ENGINE + "_fail_if_incompatible", "GeneratorExp", "peers.incompatible.values()"),
+        ),
         {"faults": ODD_ONE},
     ),
     Mutant(
@@ -148,6 +211,20 @@ MUTANTS = (
         {"topology": "complete", "nodes": 5, "faults": "other-model@0-6:1+2"},
     ),
     Mutant(
+        "both-halves-go-on",
+        "of two halves that train different things both go on",
+        ROUNDS,
+        (Edit(ENGINE + "_fail_if_incompatible", "BoolOp members", "False"),),
+        {"topology": "complete", "nodes": 4, "faults": "other-model@0-6:1+2"},
+    ),
+    Mutant(
+        "the-half-without-the-first-goes-on",
+        "of two halves the one goes on that has not the first board",
+        ROUNDS,
+        (Edit(ENGINE + "_fail_if_incompatible", "Compare members", "$0 != $1"),),
+        {"topology": "complete", "nodes": 4, "faults": "other-model@0-6:1+2"},
+    ),
+    Mutant(
         "unfit-stays-unfit",
         "a neighbour that comes again with what we train is not taken for one of ours",
         ROUNDS,
@@ -161,12 +238,58 @@ MUTANTS = (
         (Edit(ENGINE + "_peer_changed", "BinOp down 0", "$0 - $1 if getattr(event, 'disagrees', False) else $"),),
         {"faults": ODD_LATER},
     ),
+    # -- the end of the run
+    Mutant(
+        "one-round-too-many",
+        "a board plays one round more than the run has",
+        ROUNDS,
+        (Edit(ENGINE + "_begin_round", "test rounds", "$0 > $1"),),
+    ),
+    Mutant(
+        "last-round-not-played",
+        "a board ends before the last round",
+        ROUNDS,
+        (Edit(ENGINE + "_begin_round", "Attribute rounds", "$ - 1"),),
+    ),
+    Mutant(
+        "last-round-not-told",
+        "a board does not know that its last round is the last",
+        ROUNDS,
+        (Edit(ENGINE + "_round_ended", "Compare rounds", "$0 > $1"),),
+    ),
+    Mutant(
+        "last-round-refused",
+        "messages of the run's last round are refused",
+        ROUNDS,
+        (Edit(ENGINE + "_receive", "test rounds", "$0 >= $1 - 1"),),
+    ),
+    Mutant(
+        "greeting-after-the-last-round-refused",
+        "greetings and models of a board that has done the last round are refused",
+        ROUNDS,
+        (Edit(ENGINE + "_receive", "BinOp", "$0"),),
+    ),
+    # -- what only a witness sees
+    Mutant(
+        "hello-taken-for-a-model",
+        "a board that has nothing takes a greeting for somebody's model, and trains alone",
+        ("choco-sgd", "sgp"),
+        (Edit(ENGINE + "_receive", "test body", "True"),),
+        {"nodes": 2, "faults": "empty-disk=2,crash=3,loss=0.4"},
+    ),
     Mutant(
         "refused-peer-counted",
         "a peer whose message was refused counts as there all the same",
         ROUNDS,
         (Edit(ENGINE + "_refuse", "stmt _set_down", "pass"),),
         {"faults": "byzantine-nan=0.3@0-4:1"},
+    ),
+    Mutant(
+        "refused-peer-back",
+        "a peer whose message was refused counts as there once the transport says that it is back",
+        ROUNDS,
+        (Edit(ENGINE + "_peer_changed", "test _refused", "True"),),
+        {"nodes": 3, "topology": "complete", "faults": "byzantine-nan=0.5@0-6:1,flapping=0.5@0-6:0+1"},
     ),
     Mutant(
         "overlapping-frames-counted-twice",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lab.sim import Outcome, run, schedule_of
-from tests.lab.sim.mutants.mutant import Mutant
+from lab.sim.mutants.mutant import Mutant
 
 
 @dataclass(frozen=True, slots=True)

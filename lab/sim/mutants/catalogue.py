@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.lab.sim.mutants import boards, mathematics, pairwise, rounds, server, streams
-from tests.lab.sim.mutants.mutant import Mutant
+from lab.sim.mutants import boards, mathematics, pairwise, rounds, server, streams
+from lab.sim.mutants.mutant import Mutant
 
 MUTANTS: Mapping[str, Mutant] = {
     m.name: m for part in (mathematics, streams, rounds, pairwise, boards, server) for m in part.MUTANTS

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tests.lab.sim.mutants.mutant import Edit, Mutant
+from lab.sim.mutants.mutant import Edit, Mutant
 
 SYMMETRIC = "edgegossip.gossip.symmetric:"
 PUBLISH = "edgegossip.gossip.publish:"
 PUSH = "edgegossip.gossip.push:"
+AROUND = "edgegossip.gossip.around:Around."
 OUTER = "edgegossip.gossip.outer:WithOuter."
 PUSH_SUM = ("sgp", "sparse-push", "quant-sgp")
 TOPK = {"codec": "topk:ratio=0.25"}
@@ -21,10 +22,46 @@ MUTANTS = (
         TOPK,
     ),
     Mutant(
+        "error-sign",
+        "what compression loses is taken off the next message",
+        ("deep-squeeze", "sparse-push"),
+        (Edit(PUBLISH + "Compensated.publish", "BinOp error", "$0 - $1"),),
+        TOPK,
+    ),
+    Mutant(
         "public-copy-not-moved",
         "the sender's own public copy stays what it was",
         ("choco-sgd", "quant-sgp", "bagua-lp"),
         (Edit(PUBLISH + "Difference.publish", "Dict", "$1"),),
+    ),
+    Mutant(
+        "difference-to-nothing",
+        "the vector itself is sent as the difference",
+        ("choco-sgd", "quant-sgp"),
+        (Edit(PUBLISH + "Difference.publish", "BinOp", "$0"),),
+    ),
+    Mutant(
+        "adoption-keeps-public-copy",
+        "a node that took over another model goes on from its old public copy",
+        ("choco-sgd", "quant-sgp"),
+        (Edit(PUBLISH + "Difference.reset", "Call", "memory"),),
+        {"faults": "all,empty-disk"},
+        equivalent=(
+            "The next difference leads from the old copy to the new model, at sender and receivers alike: only more values "
+            "have to travel."
+        ),
+    ),
+    Mutant(
+        "replica-not-moved",
+        "a receiver does not move its replica on",
+        ("choco-sgd", "bagua-lp"),
+        (Edit(SYMMETRIC + "Symmetric.take", "Call moved", "$1"),),
+    ),
+    Mutant(
+        "replica-moved-by-half",
+        "a receiver moves its replica on with another weight than the sender",
+        ("choco-sgd", "bagua-lp"),
+        (Edit(SYMMETRIC + "Symmetric.take", "Call moved", "($1 + $0($1, $2, $3)) / np.float32(2)"),),
     ),
     Mutant(
         "push-replica-not-moved",
@@ -68,10 +105,66 @@ MUTANTS = (
         {"faults": "all,crash"},
     ),
     Mutant(
+        "eta-ignored",
+        "differences are averaged at full rate however coarse the codec is",
+        ("choco-sgd",),
+        (Edit(SYMMETRIC + "Symmetric.mix", "stmt float32 eta", "pass"),),
+        TOPK,
+    ),
+    Mutant(
+        "own-public-forgotten",
+        "neighbours' public copies are compared with the model instead of with the own public copy",
+        ("deep-squeeze",),
+        (Edit(SYMMETRIC + "Symmetric.mix", "Call pull", "$0($1, $1, $3)"),),
+        {"codec": "fp32", "workload": "quadratic", "faults": "delay=0.2"},
+    ),
+    Mutant(
         "share-kept",
         "what a node hands over is not taken off its own mass",
         PUSH_SUM,
         (Edit(PUSH + "Push.publish", "stmt mass 3", "pass"),),
+    ),
+    Mutant(
+        "share-taken-twice",
+        "what a node hands over is taken off its own mass twice",
+        PUSH_SUM,
+        (Edit(PUSH + "Push.publish", "BinOp mass", "2 * $"),),
+    ),
+    Mutant(
+        "dead-share-handed-over",
+        "the share of a neighbour that is down is taken off as well, and booked nowhere",
+        ("sgp", "quant-sgp"),
+        (
+            Edit(
+                PUSH + "Push.publish",
+                "stmt SHARE",
+                "if not share:\n"
+                "    x = x - m.eta * float(ctx.view.topology.matrix(ctx.round)[k, ctx.index]) * announced.public\n$",
+            ),
+        ),
+        {"faults": "all,crash"},
+    ),
+    Mutant(
+        "float32-mass",
+        "the mass is kept in float32",
+        PUSH_SUM,
+        (Edit(PUSH + "Push.publish", "stmt publisher", "x = x.astype(np.float32).astype(np.float64)\n$"),),
+    ),
+    Mutant(
+        "light-update-in-full",
+        "a local update counts in full however small the push-sum weight is",
+        PUSH_SUM,
+        (Edit(PUSH + "Push.publish", "Call FULL", "1.0"),),
+    ),
+    Mutant(
+        "weight-not-pushed",
+        "mass is handed over without its weight",
+        PUSH_SUM,
+        (
+            Edit(PUSH + "Push.publish", "stmt u 4", "pass"),
+            Edit(PUSH + "Push.publish", "BinOp weight", "$0"),
+        ),
+        EXACT,
     ),
     Mutant(
         "not-debiased",
@@ -94,6 +187,28 @@ MUTANTS = (
             Edit(PUSH + "Push.adopt", "test any", "False"),
         ),
         {"faults": "all,byzantine-weight"},
+    ),
+    Mutant(
+        "bagua-mixes-present-replicas",
+        "bagua-lp mixes with what neighbours said in this round already",
+        ("bagua-lp",),
+        (Edit("edgegossip.gossip.symmetric:Bagua.publish", "Attribute past", "$0.copies"),),
+        {"codec": "fp32", "workload": "quadratic", "faults": "slow-link=2"},
+        equivalent=(
+            "Only a neighbour that is a round ahead makes a difference, and then the mean moves; after full states, with which "
+            "runs begin, no checker knows the mean of models that are trained. The paper's matrices show it (tests/gossip)."
+        ),
+    ),
+    Mutant(
+        "d2-forgets",
+        "d2 keeps only what the last mixing added",
+        ("d2",),
+        (Edit("edgegossip.gossip.symmetric:D2.pulled", "BinOp", "$1"),),
+        EXACT,
+        equivalent=(
+            "Another algorithm, which averages and keeps the mean as well; that it is not D2 only the comparison with the "
+            "paper's matrices shows (tests/gossip)."
+        ),
     ),
     Mutant(
         "d2-wrong-sign",
@@ -136,11 +251,33 @@ MUTANTS = (
         {"faults": "byzantine-state=1.0,crash=2", "nodes": 4, "rounds": 8},
     ),
     Mutant(
+        "momentum-outlives-the-model",
+        "the momentum is not given up when another model is taken over",
+        ("dpsgd+quasi-global", "choco-sgd+heavy-ball"),
+        (Edit(AROUND + "follow", "BoolOp", "False"),),
+        {"faults": "all,empty-disk", "codec": "fp32", "workload": "quadratic"},
+        equivalent=(
+            "The step towards another's model gives the momentum a push of at most (1 - f) f of that way, which dies out by f a "
+            "round: less than what training does. tests/gossip look at the momentum itself."
+        ),
+    ),
+    Mutant(
         "outer-lead-turned-round",
         "training is shown a model that is behind by what it should be ahead",
         ("dpsgd+outer-nesterov", "deep-squeeze+outer-heavy-ball"),
         (Edit(OUTER + "_ahead", "BinOp 1", "$0 - $1"),),
         {"codec": "fp32", "topology": "ring", "faults": "delay=0.2"},
+    ),
+    Mutant(
+        "outer-lead-lost",
+        "what a model is ahead never gets to the algorithm inside",
+        ("dpsgd+outer-nesterov", "choco-sgd+outer-heavy-ball"),
+        (Edit(OUTER + "_from_inside", "stmt lead 3", "pass"),),
+        {"codec": "fp32", "topology": "ring", "faults": "delay=0.2"},
+        equivalent=(
+            "Boards then train from a model that is ahead of the one that they step from, which ends at the same point, only "
+            "later. tests/gossip compare the models with DiLoCo's."
+        ),
     ),
     Mutant(
         "adopted-without-its-weight",

@@ -51,13 +51,15 @@ class Edit:
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """`what` says what is wrong. It concerns `algorithms` (NAME[:KEY=VALUE,...] each; none: server
-    runs), and is looked for among the schedules of `options`."""
+    runs), and is looked for among the schedules of `options`. `equivalent`: why no schedule can
+    tell it from the right code; empty if one should."""
 
     name: str
     what: str
     algorithms: tuple[str, ...]
     edits: tuple[Edit, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
+    equivalent: str = ""
 
     def schedules(self) -> Options:
         """Of small fleets and short runs, which are quick, unless `options` says otherwise."""
@@ -106,6 +108,7 @@ def mutated(function: FunctionType, edits: list[Edit]) -> CodeType:
 
 
 def tree_of(function: FunctionType) -> ast.Module:
+    """Return the syntax tree of a function."""
     return ast.parse(textwrap.dedent(inspect.getsource(function)))
 
 

@@ -1,8 +1,9 @@
-"""python -m tests.lab.sim.mutants [--mutant NAME ...] [--seeds N] [--record]
+"""python -m lab.sim.mutants [--mutant NAME ...] [--seeds N] [--record]
 
 Looks for the first schedule that kills each mutant and prints a table. `--record`, for all of them,
 writes killed.json, from which the tests replay, and lab/results/pages/mutants.json, of which
-lab/results/ makes the page. Exits with 1 when one survives."""
+lab/results/ makes the page. Exits with 1 when one survives that is not said to be
+equivalent."""
 
 from __future__ import annotations
 
@@ -12,28 +13,29 @@ import sys
 from pathlib import Path
 
 from edgegossip.telemetry.machine import result_source
-from tests.lab.sim.mutants.catalogue import MUTANTS
-from tests.lab.sim.mutants.search import Found, search
+from lab.sim.mutants.catalogue import MUTANTS
+from lab.sim.mutants.search import Found, search
 
 KILLED = Path(__file__).parent / "killed.json"
-RESULTS = Path(__file__).parents[4] / "lab" / "results" / "pages" / "mutants.json"
+RESULTS = Path(__file__).parents[2] / "results" / "pages" / "mutants.json"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.lab.sim.mutants", description="mutants against the simulator"
-    )
+    """Run the command; return its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m lab.sim.mutants", description="mutants against the simulator")
     parser.add_argument("--mutant", action="append", choices=sorted(MUTANTS), metavar="NAME")
     parser.add_argument("--seeds", type=int, default=300, help="schedules after which a mutant has survived")
     parser.add_argument("--record", action="store_true", help="write killed.json and lab/results/pages/mutants.json")
     args = parser.parse_args()
     found = []
     for name in args.mutant or MUTANTS:
+        if args.record and not args.mutant and MUTANTS[name].equivalent:
+            continue
         found.append(search(MUTANTS[name], args.seeds))
         print(f"{name:32} {_outcome(found[-1])}", flush=True)
     if args.record:
         _record(found)
-    survivors = [f.mutant for f in found if f.seed is None]
+    survivors = [f.mutant for f in found if f.seed is None and not MUTANTS[f.mutant].equivalent]
     killed = [f.mutant for f in found if f.seed is not None]
     print(f"{len(killed)} of {len(found)} killed" + (f"; survivors: {', '.join(survivors)}" if survivors else ""))
     return 1 if survivors else 0
@@ -52,20 +54,30 @@ def _record(found: list[Found]) -> None:
         for f in found
         if f.seed is not None
     }
-    known = {name: row for name, row in {**known, **new}.items() if name in MUTANTS}
+    known = {name: row for name, row in {**known, **new}.items() if name in MUTANTS and not MUTANTS[name].equivalent}
     KILLED.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
     RESULTS.write_text(json.dumps(_document(known), indent=1) + "\n")
 
 
 def _document(known: dict[str, dict[str, object]]) -> dict[str, object]:
-    """The table, as lab/results/pages keeps it."""
-    rows = [
+    """Both tables, as lab/results/pages keeps them."""
+    killed = [
         [f"`{name}`", m.what, *(str(row[key]) for key in ("algorithm", "rule", "seed", "schedules"))]
         for name, m in MUTANTS.items()
         if (row := known.get(name)) is not None
     ]
-    head = ["mutant", "what is wrong", "algorithm", "killed by the rule", "at seed", "schedules"]
-    return {"source": result_source(), "tables": [{"head": head, "right": [False] * len(head), "rows": rows}]}
+    equal = [[f"`{m.name}`", m.what, m.equivalent] for m in MUTANTS.values() if m.equivalent]
+    heads = (
+        ["mutant", "what is wrong", "algorithm", "killed by the rule", "at seed", "schedules"],
+        ["mutant", "what is wrong", "why no schedule shows it"],
+    )
+    return {
+        "source": result_source(),
+        "tables": [
+            {"head": head, "right": [False] * len(head), "rows": rows}
+            for head, rows in zip(heads, (killed, equal), strict=True)
+        ],
+    }
 
 
 if __name__ == "__main__":

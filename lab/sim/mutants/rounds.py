@@ -3,18 +3,31 @@ the others."""
 
 from __future__ import annotations
 
-from tests.lab.sim.mutants.mutant import Edit, Mutant
+from lab.sim.mutants.mutant import Edit, Mutant
 
 SYNCHRONOUS = "edgegossip.gossip.rounds:Synchronous."
 EARLY_MESSAGES = "edgegossip.gossip.streams:PendingMessages."
 
 MUTANTS = (
     Mutant(
+        "duplicate-accepted",
+        "a message that comes twice is mixed twice",
+        ("dpsgd", "deep-squeeze"),
+        (Edit(SYNCHRONOUS + "_receive_single", "test refused", "$1"),),
+        {"codec": "fp32", "faults": "duplication=0.5,delay=0.3"},
+    ),
+    Mutant(
         "late-message-mixed",
         "a message of a round that is over is mixed into the present one",
         ("dpsgd", "deep-squeeze"),
         (Edit(SYNCHRONOUS + "_receive_single", "Call staleness", "$2"),),
         {"faults": "all,delay=3", "codec": "fp32"},
+    ),
+    Mutant(
+        "early-message-mixed",
+        "a message of a later round is mixed into the present one",
+        ("dpsgd", "deep-squeeze"),
+        (Edit(SYNCHRONOUS + "_receive_single", "test round 0", "False"),),
     ),
     Mutant(
         "dead-neighbour-awaited",
@@ -51,6 +64,31 @@ MUTANTS = (
         (Edit(SYNCHRONOUS + "_silent", "Compare NO_IN_EDGE", "$0 < 0"),),
     ),
     Mutant(
+        "left-behind-unnoticed",
+        "early messages of neighbours that are far ahead do not lead a node on",
+        ("dpsgd", "sgp"),
+        (Edit(SYNCHRONOUS + "_left_behind", "Call min", "None"),),
+        {"faults": "all,split"},
+        equivalent=(
+            "A node far behind is offered the neighbours' model when it says hello, or plays its rounds one by one, faster than "
+            "those who wait for it."
+        ),
+    ),
+    Mutant(
+        "left-behind-for-good",
+        "a node that was left behind is neither led on by early messages nor by claims",
+        ("dpsgd", "choco-sgd"),
+        (
+            Edit(SYNCHRONOUS + "_left_behind", "Call min", "None"),
+            Edit(SYNCHRONOUS + "_claim", "test claims", "True"),
+        ),
+        {"faults": "all,empty-disk,pause"},
+        equivalent=(
+            "It plays its rounds one by one, for later messages tell that theirs were lost, while the others wait "
+            "a deadline for it in each: it gets there, later."
+        ),
+    ),
+    Mutant(
         "round-goes-back",
         "a neighbour's model is taken over whatever its round",
         ("dpsgd:max_ahead=1", "choco-sgd:max_ahead=1", "sgp:max_ahead=1"),
@@ -59,6 +97,23 @@ MUTANTS = (
             Edit(SYNCHRONOUS + "_skip_to", "Call _enter", "$0($1, min($2, s.round), $3)"),
         ),
         {"faults": "all,empty-disk=2,delay=3", "rounds": 16},
+    ),
+    Mutant(
+        "late-claim-believed",
+        "a model that was far ahead when it was sent is taken over, though the node has caught up meanwhile",
+        ("dpsgd:max_ahead=1", "choco-sgd:max_ahead=1"),
+        (Edit(SYNCHRONOUS + "_claim", "test _ahead", "False"),),
+        {"faults": "all,empty-disk=2,delay=3", "rounds": 16},
+    ),
+    Mutant(
+        "returning-node-not-told",
+        "a neighbour that came back does not get the message of the round in progress",
+        ("dpsgd", "choco-sgd", "sgp"),
+        (Edit(SYNCHRONOUS + "membership", "BoolOp", "False"),),
+        {"faults": "all,flapping"},
+        equivalent=(
+            "It costs the one that came back a deadline, and no more: a neighbour that is up and silent is left out as always."
+        ),
     ),
     Mutant(
         "membership-does-not-proceed",
@@ -83,6 +138,16 @@ MUTANTS = (
             Edit(SYNCHRONOUS + "_borne_out", "IfExp", "last if self._decodes(s, by_round[last]) else None"),
         ),
         {"faults": "all,-byzantine-mutation,byzantine-far=1", "topology": "ring"},
+    ),
+    Mutant(
+        "update-lost-on-catching-up",
+        "an update that waits to be mixed is dropped when the node goes on in a later round",
+        ("dpsgd", "choco-sgd"),
+        (Edit("edgegossip.gossip.symmetric:Symmetric.abandon", "IfExp", "$1"),),
+        {"faults": "all,crash,split"},
+        equivalent=(
+            "One update of one node, in a round in which others left it out: no sum is known there that it would change."
+        ),
     ),
     Mutant(
         "other-run-accepted",
@@ -118,6 +183,40 @@ MUTANTS = (
         ("dpsgd", "choco-sgd", "sgp", "parallel-sgd"),
         (Edit(EARLY_MESSAGES + "put", "Subscript sorted", "$0"),),
         {"faults": "all,byzantine-flood"},
+    ),
+    Mutant(
+        "deadline-doubled",
+        "a round waits twice as long as it should",
+        ("dpsgd", "choco-sgd", "sgp"),
+        (Edit(SYNCHRONOUS + "step", "Call SetTimer", "$0(2 * $1)"),),
+        {"faults": "all,loss=0.3"},
+    ),
+    Mutant(
+        "deadline-halved",
+        "a neighbour is given up before its time is over",
+        ("dpsgd", "choco-sgd", "sgp"),
+        (Edit(SYNCHRONOUS + "step", "Call SetTimer", "$0($1 / 2)"),),
+        {"faults": "all,loss=0.3"},
+    ),
+    Mutant(
+        "claims-of-an-earlier-round",
+        "who offered its model in an earlier round counts among those who do now",
+        ("dpsgd", "choco-sgd", "sgp"),
+        (
+            Edit(
+                SYNCHRONOUS + "_enter",
+                "Call lingering",
+                "$0($1, round=$2, ctx=$3, math=$4, out=$5, stepped=None, refused=$7, lingering=False, claims=$1.claims)",
+            ),
+        ),
+        {"topology": "complete", "faults": "newcomer=2,loss=0.5@8-16", "nodes": 5},
+    ),
+    Mutant(
+        "another-neighbour-blamed",
+        "all neighbours are said to be silent, those that were heard as well",
+        ("dpsgd", "deep-squeeze"),
+        (Edit(SYNCHRONOUS + "tick", "Call _finish 1", "$0($1, $1.ctx.awaited, $3)"),),
+        {"faults": "all,loss=0.3"},
     ),
     Mutant(
         "never-heard",

@@ -3,7 +3,7 @@ down."""
 
 from __future__ import annotations
 
-from tests.lab.sim.mutants.mutant import Edit, Mutant
+from lab.sim.mutants.mutant import Edit, Mutant
 
 ENGINE = "edgegossip.engine.server:ServerEngine."
 TRAINING = "edgegossip.engine.server_training:Training."
@@ -33,6 +33,13 @@ MUTANTS = (
         options("slow,slow", "deadline_s=2"),
     ),
     Mutant(
+        "server-answer-stays-open",
+        "an answer does not close its question, so that it counts again when it comes twice",
+        GOSSIP,
+        (Edit(ENGINE + "_answered", "stmt close", "pass"),),
+        options("duplication=0.5"),
+    ),
+    Mutant(
         "server-update-counts-twice",
         "the last update of a round is part of the mean twice",
         GOSSIP,
@@ -45,6 +52,27 @@ MUTANTS = (
         GOSSIP,
         (Edit(ENGINE + "_waiting_for_answers", "Compare answers", "$0 >= $1 - 1"),),
         options("all", "quorum=3"),
+    ),
+    Mutant(
+        "server-quorum-one-too-many",
+        "a round waits for one answer more than the quorum",
+        GOSSIP,
+        (Edit(ENGINE + "_waiting_for_answers", "Compare answers", "$0 > $1"),),
+        options("all", "quorum=2"),
+    ),
+    Mutant(
+        "server-deadline-never-passes",
+        "a round waits for boards that hang",
+        GOSSIP,
+        (Edit(ENGINE + "_waiting_for_answers", "test since_s", "False"),),
+        options("hang=2"),
+    ),
+    Mutant(
+        "server-first-late-answer-ends-it",
+        "where nobody was in time, the round ends with the first answer and the others have no deadline more",
+        GOSSIP,
+        (Edit(ENGINE + "_waiting_for_answers", "stmt deadline_s _waited_s", "return asking.then()"),),
+        options("slow=4", "deadline_s=0.3", nodes=3),
     ),
     Mutant(
         "server-min-nodes-ignored",
@@ -80,6 +108,20 @@ MUTANTS = (
         GOSSIP,
         (Edit(BOARDS + "ended", "stmt _ignored", "pass"),),
         options("crash=3", "notices=launcher"),
+    ),
+    Mutant(
+        "server-replaced-process-waited-for",
+        "what the process before was asked stays open when another takes its place",
+        GOSSIP,
+        (Edit(ENGINE + "_joined", "stmt address", "pass"),),
+        options("crash=4", "notices=silence"),
+    ),
+    Mutant(
+        "server-greeted-once",
+        "a greeting that is lost is not made again",
+        GOSSIP,
+        (Edit("edgegossip.engine.server:_next_hello_s", "IfExp", "math.inf if $0 else $2"),),
+        options("loss=0.4", "min_nodes=4,return_s=120"),
     ),
     Mutant(
         "server-strangers-kept",
@@ -131,11 +173,25 @@ MUTANTS = (
         options("coordinator-kill=2"),
     ),
     Mutant(
+        "server-resumes-without-momentum",
+        "a coordinator that goes on has forgotten what its combiner knew",
+        GOSSIP,
+        (Edit(TRAINING + "resume", "stmt _combiner", "pass"),),
+        options("coordinator-kill=2", "combiner=momentum"),
+    ),
+    Mutant(
         "server-control-by-one-rate",
         "all control variates of a round are made with one learning rate and number of steps",
         GOSSIP,
         (Edit(CONTROL + "combine", "IfExp 2", "median_high(rates) if $0 else 0.0"),),
         options("none", "combiner=scaffold"),
+    ),
+    Mutant(
+        "server-control-of-the-refused",
+        "an update that was refused moves its board's control variate all the same",
+        GOSSIP,
+        (Edit(CONTROL + "combine", "Call refused", "list($1)"),),
+        options("byzantine-huge=3", "combiner=scaffold", codec="fp32"),
     ),
     Mutant(
         "server-correction-of-anybody",
@@ -166,6 +222,27 @@ MUTANTS = (
         options("coordinator-kill=2", codec="elasticl"),
     ),
     Mutant(
+        "server-resumes-without-reference",
+        "a coordinator that goes on sends its own model in place of what boards were sent before",
+        GOSSIP,
+        (Edit(TRAINING + "resume", "stmt corrections", "pass"),),
+        options("coordinator-kill=3", "downlink=qsgd:bits=8"),
+    ),
+    Mutant(
+        "server-difference-to-anybody",
+        "boards get the difference whether they hold the model before it or not",
+        GOSSIP,
+        (Edit(TRAINING + "_frames", "test _holds", "$0"),),
+        options("crash=2,slow", "downlink=qsgd:bits=8"),
+    ),
+    Mutant(
+        "server-difference-to-another-process",
+        "a new process of a board is taken to hold what the one before held",
+        GOSSIP,
+        (Edit(TRAINING + "_frames", "Compare _holds", "self._holds.get(name, (0, -9))[1] == self.round - 1"),),
+        options("crash=4,pause", "downlink=qsgd:bits=8,deadline_s=8"),
+    ),
+    Mutant(
         "server-reference-is-the-model",
         "the coordinator goes on from its own model, not from what boards made of the difference",
         GOSSIP,
@@ -175,6 +252,20 @@ MUTANTS = (
             ),
         ),
         options("none", "downlink=fp16"),
+    ),
+    Mutant(
+        "server-levels-of-one-board",
+        "the first board alone decides on the number of levels",
+        GOSSIP,
+        (Edit(TRAINING + "_combine", "ListComp frame", "[$0 for share in shares[:1]]"),),
+        options("none", codec="elasticl"),
+    ),
+    Mutant(
+        "server-levels-a-round-late",
+        "boards are asked for the levels of the round before",
+        GOSSIP,
+        (Edit(TRAINING + "_combine", "Call _levels", "self._levels if self.round % 2 else $"),),
+        options("none", codec="elasticl"),
     ),
     Mutant(
         "server-update-of-any-round",
@@ -210,6 +301,13 @@ MUTANTS = (
         GOSSIP,
         (Edit(MEAN + "_mean", "Compare", "False"),),
         options("byzantine-nan", "combiner=mean", codec="fp32"),
+    ),
+    Mutant(
+        "server-uniform-by-examples",
+        "updates are weighted by examples where all should count the same",
+        GOSSIP,
+        (Edit(MEAN + "_mean", "IfExp", "$2"),),
+        options("none", "weighting=uniform"),
     ),
     Mutant(
         "server-quarantine-never-ends",
@@ -289,6 +387,13 @@ MUTANTS = (
         options("other-labels@0-2:1,late-join@0-4:0", nodes=2),
     ),
     Mutant(
+        "server-unfit-not-told",
+        "a board that is refused for its data hears nothing of it",
+        GOSSIP,
+        (Edit(ENGINE + "_joined", "stmt failed 2", "pass"),),
+        options("other-labels@1-6:1"),
+    ),
+    Mutant(
         "server-agreement-forgotten",
         "a coordinator that goes on does not know any more what its boards had alike",
         GOSSIP,
@@ -296,11 +401,25 @@ MUTANTS = (
         options("other-labels@1-30:1,coordinator-kill=3"),
     ),
     Mutant(
+        "server-problem-overlooked",
+        "a board joins that has said why it cannot take part",
+        GOSSIP,
+        (Edit(ENGINE + "_joined", "test problem", "False"),),
+        options("other-layout@1-6:1"),
+    ),
+    Mutant(
         "server-greets-without-end",
         "a board that does not answer is greeted as often as ever",
         GOSSIP,
         (Edit("edgegossip.engine.server:_next_hello_s", "BinOp HELLO_S", "$0"),),
         options("loss=0.9@0-150", "min_nodes=4,return_s=120,join_s=120", rounds=6),
+    ),
+    Mutant(
+        "server-gives-up-as-soon-again",
+        "a board whose answer was given up gets no more time for the next one",
+        GOSSIP,
+        (Edit(ENGINE + "_give_up", "BinOp MOST_OVERDUE", "1"),),
+        options("hang=3,hang=1@0-200:0", "deadline_s=1,quorum=1", rounds=12),
     ),
     Mutant(
         "server-asks-the-first",
