@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from edgegossip import codecs, gossip, training
-from edgegossip.codecs.base import Codec, inside
+from edgegossip.codecs.base import Codec, inside, remembers
 from edgegossip.gossip.averaging import COARSE, follows, lost_of_normal, on_probe
 from edgegossip.gossip.base import GossipAlgorithm, Says
 from edgegossip.gossip.fragments import cut
@@ -80,6 +80,7 @@ def notices(recipe: Recipe) -> list[str]:
         unused_notice,
         data_notice,
         codec_notice,
+        memory_notice,
         privacy_notice,
     )
     said = [notice for look in every if (notice := look(recipe))]
@@ -97,6 +98,23 @@ def unused_notice(recipe: Recipe) -> str:
     if not changed:
         return ""
     return f"{' and '.join(changed)} {'have' if changed[1:] else 'has'} no effect with run.mode = {recipe.run.mode}"
+
+
+def memory_notice(recipe: Recipe) -> str:
+    """Name a codec that fits no memory of what was lost, or has one of its own, where the algorithm
+    keeps one, and a difference to a public copy is one. Empty otherwise."""
+    if recipe.run.mode != "gossip" or not (says := (algorithm := _algorithm(recipe)).says).repaired:
+        return ""
+    codec = codecs.get(recipe.codec.name, **recipe.codec.params)
+    if codecs.leaves_rate(codec):  # a dead zone there, which fits
+        return ""
+    try:
+        codecs.error_feedback(codec)
+    except ConfigError as error:
+        why = str(error).removeprefix("codec error-feedback: ")
+        if says is Says.COMPENSATED or remembers(codec):
+            return f"{algorithm.name} remembers what a message loses, as error-feedback does: {why}"
+    return ""
 
 
 FEW_EXAMPLES = 4  # in a message: most of them can be read out of it

@@ -192,3 +192,19 @@ def test_messages_of_a_handful_of_examples_are_told(batch: int, steps: int, told
     small = {"training.batch_size": batch, "training.local_steps": steps}
     said = notices(recipes.with_settings(recipes.load("quickstart-gossip"), small))
     assert any("can read them out of it" in notice for notice in said) == told
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "codec", "told"),
+    [
+        ("deep-squeeze", "qsgd", "remembers what a message loses"),
+        ("dpsgd", "qsgd", ""),
+        ("deep-squeeze", "auto", ""),  # a dead zone where there is a memory
+        ("choco-sgd", "co3", "has a memory of its own"),
+        ("bagua-lp", "error-feedback", "has a memory of its own"),
+        ("choco-sgd", "signsgd", ""),
+    ],
+)
+def test_a_codec_that_fits_no_memory_is_told_where_there_is_one(algorithm: str, codec: str, told: str) -> None:
+    said = notices(recipes.load("quickstart-gossip", [f"gossip.algorithm={algorithm}", f"codec.name={codec}"]))
+    assert any("remembers what a message loses" in notice and told in notice for notice in said) == bool(told)
