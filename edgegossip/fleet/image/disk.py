@@ -22,6 +22,7 @@ FAT32_LBA, LINUX = 0x0C, 0x83
 ALIGNMENT = 4 << 20  # bytes; erase blocks of cards
 DISK_ID = 0x65646765
 _ENTRIES, _SIGNATURE = 446, b"\x55\xaa"
+_PACKED = (b"\xfd7zXZ\0", b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # xz, gzip, zstd
 _PROTECTIVE = 0xEE
 _CHUNK = 1 << 16
 _NO_CHS = b"\xfe\xff\xff"  # cylinder, head and sector of what lies beyond them: read the LBA
@@ -56,6 +57,8 @@ def partition_table(partitions: Sequence[Partition]) -> bytes:
 def parse_partitions(sector: bytes, total: int) -> tuple[Partition, ...]:
     """Read the partitions of a first sector, of a card or image with `total` bytes. Raises
     DataError."""
+    if sector.startswith(_PACKED):
+        raise DataError("it is compressed: unpack it first, with `xz -dk` or `gunzip -k`")
     if len(sector) < SECTOR or sector[510:512] != _SIGNATURE:
         raise DataError("it has no partition table")
     found = []

@@ -2,6 +2,7 @@
 refused."""
 
 import json
+import lzma
 import os
 import shutil
 import subprocess
@@ -47,6 +48,7 @@ def test_sfdisk_reads_the_same(tmp_path):
     ("sector", "total", "says"),
     [
         (bytes(SECTOR), 1 << 40, "no partition table"),
+        (lzma.compress(bytes(SECTOR)), 1 << 40, "compressed: unpack it first, with `xz -dk`"),
         (disk.partition_table(TWO)[:100], 1 << 40, "no partition table"),
         (disk.partition_table(TWO), TWO[1].end - 1, "cut short"),
         (disk.partition_table((TWO[0], Partition(LINUX, TWO[0].end - SECTOR, SECTOR))), 1 << 40, "overlap"),
