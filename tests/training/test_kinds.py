@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from edgegossip import training
 from edgegossip.recipe import DataSection
 from edgegossip.training.check import check_augmentation
-from edgegossip.training.data import DataSet, describe, schema
+from edgegossip.training.data import DataSet, describe, open_data, schema
 from edgegossip.training.data.custom import parts
 from edgegossip.training.loader import Normalize, in_order, make_loader
 from edgegossip.training.partition import partition_data
@@ -304,6 +304,12 @@ def test_a_data_set_of_the_package_may_be_normalised_by_each_boards_own_data():
     keys = recipe(data={"name": "digits", "normalise": "board"})
     training.check(keys)
     assert training.build_workload(keys, 0).about.mean != describe(DataSection(name="digits")).mean
+
+
+@pytest.mark.parametrize(("given", "lacks"), [("mean", "std"), ("std", "mean")])
+def test_half_a_scale_is_refused_for_a_data_set_of_the_package(given, lacks):
+    with pytest.raises(ConfigError, match=f"data.{lacks} has 0 numbers"):
+        open_data(DataSection(name="digits", **{given: [0.5]}))
 
 
 def test_declared_means_and_deviations_are_facts_to_agree_on():
