@@ -168,8 +168,10 @@ def test_a_new_bundle_makes_it_another_board(bundles, monkeypatch):
     disk = card(bundles[0])
     boot(disk, monkeypatch)
     put(disk, firstboot.CARD_BUNDLE, bundles[1])
+    put(disk, "/etc/edgegossip/order.json", b"{}")
     code, _, _ = boot(disk, monkeypatch)
     assert code == 0 and content(disk)["/etc/hostname"] == b"pi-02\n" and firstboot.CARD_BUNDLE not in content(disk)
+    assert "/etc/edgegossip/order.json" not in content(disk), "an operator's word from before the bundle"
     assert "/etc/edgegossip/check-in" not in content(disk), "this one's bundle names no machine to check in with"
     assert b"PRIVATE KEY" not in b"".join(v for k, v in content(disk).items() if k.startswith("/boot"))
 

@@ -180,6 +180,7 @@ def identity(disk: Disk, bundle: dict[str, Any]) -> None:
         "# One argument of `edgegossip node` a line; a new bundle, or `edgegossip fleet set`, replaces this file.",
         *bundle["node"],
     ]
+    disk.remove(f"{HOME}/order.json")  # what an operator said before, perhaps another fleet's
     disk.replace(f"{HOME}/node.args", ("\n".join(arguments) + "\n").encode())
     if bundle["check_in"]:  # its service is started only if this is there
         disk.replace(f"{HOME}/check-in", f"{bundle['check_in']}\n".encode())
