@@ -122,7 +122,7 @@ class MemberTransport(GrpcTransport):
 
     def start(self, address: str, *, certain: bool = True) -> None:
         """Take part, reachable at this address, which may be a guess."""
-        self.expect(self._neighbours)
+        self.expect(sorted(self._neighbours))
         self.connect({})
         self.call(self._agent.start(address, certain=certain), 10.0)
 

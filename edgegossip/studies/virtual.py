@@ -76,7 +76,6 @@ class _Node:
     timers: dict[Timer, int] = field(default_factory=dict)  # numbers of those in force; what was replaced has another
     update: Future[LocalUpdate] | None = None  # the last that it began
     sends_until_s: float = 0.0  # when all that it has sent is on its way
-    shut: set[NodeId] = field(default_factory=set)  # liars that it takes nothing from any more
     heat: HotBoard | None = None  # None: it stays cool
     finished: bool = False
     gone: bool = False  # it became too hot
@@ -283,7 +282,6 @@ class VirtualFleet:
                     self.suspected += 1
                 case ClosePeer(peer, reason):
                     if self._index[peer] >= self._boards.honest:  # it lies, and does not get through with it
-                        node.shut.add(peer)
                         self._take(node, NeighbourDown(peer, reason, closed=True))
                         continue
                     raise PeerError(f"{node.view.node} refused a message from {peer}: {reason}")
@@ -338,8 +336,7 @@ class VirtualFleet:
             if send.frame.body:
                 arrived = Arrived(send.to, len(data), self._now, self._now + after_s + self._link.latency_s)
                 self._after(after_s + self._link.latency_s, lambda: self._take(node, arrived))
-        if node.view.node not in receiver.shut:
-            self._after(after_s, lambda: self._take(receiver, event))
+        self._after(after_s, lambda: self._take(receiver, event))
 
     def _ended(self, node: _Node, ended: RoundEnded) -> None:
         assert self._recorder is not None

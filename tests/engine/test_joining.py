@@ -152,6 +152,17 @@ def test_a_neighbour_that_sends_is_not_down_whatever_was_said_before() -> None:
     assert board.load().engine.down == {"b", "d"}
 
 
+def test_one_that_sends_again_may_take_as_long_again_to_come_back() -> None:
+    peers = PeerStatus(frozenset("bd"), True, Patience(3.0))
+    for event in STALE:
+        peers.note(event, 0.0)
+    for sends_s in (0.0, 20.0):
+        peers.heard("b", sends_s)
+        for after_s, down in ((9.9, {"d"}), (10.0, {"b", "d"})):
+            peers.may_start(others_train=False, late=False, now_s=sends_s + after_s)
+            assert peers.down.keys() == down
+
+
 def test_a_board_that_comes_again_and_finds_all_dead_waits_for_a_while_only() -> None:
     board = Board("a", restarted=True).give(STALE[0]).wait(300.0)
     assert board.engine.stage is Stage.JOINING  # d was never heard of: it may still come

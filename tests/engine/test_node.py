@@ -267,6 +267,12 @@ def test_a_board_with_nothing_waits_a_while_for_a_neighbour_that_is_started_agai
     assert isinstance(a.question, Failed)
 
 
+def test_a_board_with_nothing_ends_at_once_when_the_last_neighbour_leaves_on_purpose() -> None:
+    a = Board("a", restarted=True).give(NeighbourUp("b"), NeighbourDown("d", "d left", left=True)).load().update()
+    a.give(NeighbourDown("b", "b left", left=True))
+    assert isinstance(a.question, Failed)
+
+
 def test_a_board_with_nothing_waits_for_a_neighbour_while_the_run_goes_on() -> None:
     a = come_again(RemoteMembers({"c": True})).wait(11.0)
     text = "waiting for b, d, to take the model from one of them: the run goes on (c)"

@@ -48,6 +48,16 @@ def test_the_moments_of_a_strategy_survive_bytes() -> None:
     np.testing.assert_array_equal(other._strategy.v_t["a"], np.full((5, 2), 2.0))  # type: ignore[attr-defined]
 
 
+def test_a_strategy_gets_back_the_arrays_of_the_model_that_it_keeps(in_run: int) -> None:
+    channel = Channel.of(LAYOUT, b"r" * 16, codecs.get("fp32"))
+    made, other = (combiner(make_strategy("fedavgm", {}), channel, uniform=False) for _ in range(2))
+    x = np.arange(LAYOUT.size, dtype=np.float32)
+    made.choose(0, x, [97, 98])
+    other.restore(from_bytes(to_bytes(made.snapshot())))
+    assert isinstance(other, StrategyAdapter)
+    np.testing.assert_array_equal(other._strategy.current_arrays["a"].numpy(), x.reshape(5, 2))  # type: ignore[attr-defined]
+
+
 def test_heavy_ball_outside_is_flowers_fedavgm(in_run: int) -> None:
     """One optimiser has two names; ours keeps no model a board."""
     channel, rng = Channel.of(LAYOUT, b"r" * 16, codecs.get("fp32")), np.random.default_rng(1)

@@ -107,6 +107,35 @@ def test_a_restart_goes_on_with_the_exchange_of_its_checkpoint(answered: bool) -
     net.check_sum(1e-6)
 
 
+def test_a_restart_in_a_round_that_waited_counts_it_as_done() -> None:
+    net = make_net(2)
+    net.step(0)
+    net.step(0, ONE)
+    net.mail.clear()
+    net.restart(0, net.states[0])
+    assert net.algorithm.round(net.states[0]) == 2
+    net.deliver_all()
+    assert next(a for a in net.step(0) if isinstance(a, RoundDone)).round == 2
+    net.check_sum(1e-6)
+
+
+def test_a_restart_while_the_peer_is_down_gives_its_exchange_up() -> None:
+    net = make_net(2)
+    net.step(0)
+    net.deliver()
+    net.mail.clear()
+    gone = net.view(0, down=frozenset({"board-1"}))
+    net.states[0], actions = net.algorithm.start(net.algorithm.resume(net.states[0], gone))
+    assert actions == []
+    net.step(0)
+    assert net.rounds[0] == 2  # without waiting
+    net.down(0)
+    net.step(0)
+    net.deliver_all()
+    net.check_sum(1e-6)
+    assert not net.open_halves().any()
+
+
 def test_an_older_checkpoint_takes_back_the_last_exchange_at_the_peer_too() -> None:
     net = make_net(2)
     net.step(0)

@@ -189,7 +189,10 @@ def test_a_newcomer_asks_again_whether_it_is_far_behind(make_fleet: Any, name: s
     assert not [m for _, m in fleet.mail if m.frame.kind == Kind.HELLO]  # all have been heard
 
 
-def test_who_went_down_and_came_back_has_to_offer_its_model_again(make_fleet: Any) -> None:
+@pytest.mark.parametrize("plays", [False, True])
+def test_who_came_back_or_offered_in_an_earlier_round_has_to_offer_its_model_again(
+    make_fleet: Any, plays: bool
+) -> None:
     """Two of four neighbours would lead a newcomer to their round."""
     fleet, others = make_fleet("complete", nodes=5), (1, 2, 3, 4)
     fleet.say_hello()
@@ -203,9 +206,12 @@ def test_who_went_down_and_came_back_has_to_offer_its_model_again(make_fleet: An
         fleet.deliver()
     offers = {m.sender: m for to, m in fleet.mail if to == 0 and m.frame.kind == Kind.STATE}
     fleet.hand(0, offers["board-1"])
-    fleet.down(0, 1), fleet.down(0)
+    if plays:
+        fleet.step(0, ZERO), fleet.tick(0)
+    else:
+        fleet.down(0, 1), fleet.down(0)
     fleet.hand(0, offers["board-2"])
-    assert fleet.rounds[0] == 0
+    assert fleet.rounds[0] == int(plays)
     fleet.hand(0, offers["board-3"])
     assert fleet.rounds[0] == 20
 

@@ -66,3 +66,11 @@ def test_one_that_is_gone_by_then_is_told_to_ask_again(fleet: Any) -> None:
     assert [a.frame.kind for a in back if isinstance(a, Send) and a.to == fleet.members[receiver]] == [Kind.HELLO]
     play_rounds(fleet, 8)
     assert_replicas_are_equal(fleet)
+
+
+def test_a_new_process_answers_at_once_however_often_the_one_before_it_has(fleet: Any) -> None:
+    sender, _, _ = edge_of(fleet)
+    assert open_again(fleet, STATES_A_ROUND + 1) == STATES_A_ROUND
+    fleet.restart(sender, fleet.states[sender])
+    fleet.mail.clear()
+    assert open_again(fleet, 1) == 1

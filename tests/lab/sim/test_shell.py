@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +24,7 @@ from lab.sim import Named, Options, run, schedule_of
 from lab.sim.__main__ import sim
 from lab.sim.run import Outcome
 
+ROOT = Path(__file__).parents[3]
 PAUSE, SPLIT, CRASH = "pause@2.5-9:1", "split@3-15:1", "crash@5-7:1"
 
 
@@ -50,6 +55,15 @@ def test_what_the_process_did_before_does_not_show() -> None:
         digests.add(run(schedule).digest)
     gc.set_threshold(*often)
     assert len(digests) == 1
+
+
+def test_the_order_of_names_in_a_set_does_not_show() -> None:
+    code = f"from tests.lab.sim.test_shell import play; print(play({PAUSE!r}).digest)"
+    seeds = ({**os.environ, "PYTHONHASHSEED": seed} for seed in "12")
+    command = [sys.executable, "-c", code]
+    runs = [subprocess.Popen(command, env=env, cwd=ROOT, stdout=subprocess.PIPE) for env in seeds]
+    digests = [child.communicate()[0] for child in runs]
+    assert digests[0] and digests[0] == digests[1]
 
 
 def once_only(real: Any) -> Callable[..., None]:
