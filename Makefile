@@ -68,6 +68,7 @@ test-slow: $(ALL) ## the tests that take long or need a developer's tools, all o
 	@[ -n '$(SLOW)' ] || { echo "PART=$(PART): no such part; there are $(PARTS)" >&2; exit 1; }
 	@[ -n "$(filter-out runs,$(PART))" ] || $(call step,Flower's simulation engine,simulation) $(LOCKED) -r locks/simulation.txt
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --durations=20 $(SLOW)
+	@[ -n "$(PART)" ] || OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=20 $(SLOW_examples)
 
 image-smoke: $(ALL) ## an image from nothing to a training board, emulated; needs root; goes on at the stage where it stopped
 	@$(BIN)/python -m tests.fleet.image.smoke $(SMOKE)

@@ -379,12 +379,27 @@ def test_a_request_of_more_than_the_model_is_refused_before_it_comes(joined: Por
 def test_a_boards_request_that_trickles_ends_and_a_slow_one_does_not(
     joined: Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(superlink, "REQUEST_S", 0.1)
-    monkeypatch.setattr(superlink, "SLOWEST_BYTES_PER_S", 10_000.0)
-    joined.receive = _pieces(1, 1000, 0.02)
-    assert joined.ask(PUSH, b"", BOARD, b"1000", _key(b"board-0"))[0] == 408
-    joined.receive = _pieces(500, 20, 0.02)
-    assert joined.ask(PUSH, b"", BOARD, b"10000", _key(b"board-0")) == (200, "10000 bytes")
+    monkeypatch.setattr(superlink, "REQUEST_S", 10.0)
+    monkeypatch.setattr(superlink, "SLOWEST_BYTES_PER_S", 100.0)
+
+    async def comes_in(size: int, count: int) -> tuple[int, str]:
+        """A body in pieces of this size. Its clock goes on by two seconds for each, and by nothing
+        else."""
+        now_s, loop, left = 0.0, asyncio.get_running_loop(), list(range(count))
+
+        async def receive() -> dict[str, Any]:
+            nonlocal now_s
+            now_s += 2.0
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # what is due has ended the request
+            return {"type": "http.request", "body": bytes(size), "more_body": bool(left.pop())}
+
+        joined.receive = receive
+        monkeypatch.setattr(loop, "time", lambda: now_s)
+        return await joined.asked(PUSH, b"", BOARD, b"%d" % (size * count), [_key(b"board-0")])
+
+    assert asyncio.run(comes_in(1, 1000))[0] == 408
+    assert asyncio.run(comes_in(500, 20)) == (200, "10000 bytes")
     joined.receive = None
     assert logged(joined, "refused board-0 at 10.0.0.1: a request that takes too long") == 1
 

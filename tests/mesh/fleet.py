@@ -63,7 +63,8 @@ class TestFleet:
             options["usages"] = [x509.oid.ExtendedKeyUsageOID.CODE_SIGNING]
         elif what == "self-signed":
             return self._write(what, self._self_signed())
-        issued = certificates.issue(authority, "b" if what == "as b" else "c", "board", not_after=until, **options)
+        name, role = "b" if what == "as b" else "c", "coordinator" if what == "coordinator" else "board"
+        issued = certificates.issue(authority, name, role, not_after=until, **options)
         return self._write(what, issued)
 
     def _write(self, what: str, issued: Issued) -> tuple[Path, Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -46,55 +46,22 @@ def test_a_link_is_used_and_not_clogged(rate, round_trip_s):
     assert window.size_bytes <= MAX_BYTES
 
 
-def watch(hung_s: float, alive: bool, seconds: float, *, heard: bool = False) -> list[tuple[float, bool]]:
-    """What is told of a peer that stays silent."""
-
-    async def run() -> list[tuple[float, bool]]:
-        told: list[tuple[float, bool]] = []
-
-        async def is_alive(_limit_s: float) -> bool:
-            return alive
-
-        silence = StallDetector(hung_s, is_alive, lambda silent_s, alive: told.append((silent_s, alive)))
-        watcher = asyncio.ensure_future(silence.watch())
-        await asyncio.sleep(0.03)  # nothing is owed: no deadline
-        assert not told
-        silence.sent(time.monotonic())
-        if heard:
-            silence.heard(time.monotonic(), more=False)
-        done, _ = await asyncio.wait({watcher}, timeout=seconds)
-        watcher.cancel()
-        for task in done:
-            task.result()
-        return told
-
-    return asyncio.run(run())
+class _Over(Exception):
+    """Raised at the end of virtual time."""
 
 
-def test_a_peer_that_is_alive_is_told_of_and_never_given_up():
-    told = watch(0.2, alive=True, seconds=0.5)
-    assert [alive for _, alive in told] == [True] * len(told)
-    assert 2 <= len(told) <= 10 and sorted(told) == told
-
-
-def test_a_peer_that_answers_nothing_is_given_up():
-    with pytest.raises(PeerError, match=r"it does not answer: silent for \d+ s"):
-        watch(0.1, alive=False, seconds=30.0)
-    assert [alive for _, alive in watch(0.4, alive=False, seconds=0.2)] == [False]
-
-
-def test_a_peer_that_owes_nothing_may_be_silent():
-    assert watch(0.02, alive=False, seconds=0.1, heard=True) == []
-
-
-def virtual(hung_s: float, monkeypatch: pytest.MonkeyPatch, alive_until_s: float = 0.0) -> tuple[float, list[float]]:
+def virtual(
+    hung_s: float, monkeypatch: pytest.MonkeyPatch, alive_until_s: float = 0.0, *, heard: bool = False
+) -> tuple[float, list[float], list[tuple[float, bool]]]:
     """When a peer that owes an acknowledgement from 0 s on, and hangs from `alive_until_s` on, is
-    given up; and when it was asked. In virtual time."""
-    now_s, asked_s = [0.0], []
+    given up; when it was asked; and what was told. In virtual time, which ends after 1000 s."""
+    now_s, asked_s, told = [0.0], [], []
 
     async def sleep(seconds: float) -> None:
         now_s[0] += seconds
-        assert now_s[0] < 1000 and len(asked_s) < 1000
+        if now_s[0] >= 1000:
+            raise _Over
+        assert len(asked_s) < 2000
 
     async def is_alive(limit_s: float) -> bool:
         asked_s.append(now_s[0])
@@ -104,23 +71,48 @@ def virtual(hung_s: float, monkeypatch: pytest.MonkeyPatch, alive_until_s: float
         return False
 
     async def run() -> float:
-        silence = StallDetector(hung_s, is_alive, lambda *_told: None)
+        silence = StallDetector(hung_s, is_alive, lambda silent_s, alive: told.append((silent_s, alive)))
+        watcher = asyncio.ensure_future(silence.watch())
+        await asyncio.wait({watcher}, timeout=0)
+        assert not asked_s and not watcher.done()  # nothing is owed: no deadline
         silence.sent(0.0)
-        with pytest.raises(PeerError, match="it does not answer"):
-            await silence.watch()
+        if heard:
+            silence.heard(0.0, more=False)
+        done, _ = await asyncio.wait({watcher}, timeout=0 if heard else None)
+        watcher.cancel()
+        for task in done:
+            with suppress(_Over), pytest.raises(PeerError, match=r"it does not answer: silent for \d+ s"):
+                task.result()
         return now_s[0]
 
     with monkeypatch.context() as patch:
         patch.setattr("edgegossip.mesh.congestion.loop_s", lambda: now_s[0])
         patch.setattr("edgegossip.mesh.congestion.asyncio.sleep", sleep)
-        return asyncio.run(run()), asked_s
+        return asyncio.run(run()), asked_s, told
+
+
+def test_a_peer_that_is_alive_is_told_of_and_never_given_up(monkeypatch):
+    ended_s, _, told = virtual(3.0, monkeypatch, alive_until_s=2000.0)
+    assert ended_s >= 1000.0
+    assert [alive for _, alive in told] == [True] * len(told)
+    assert 200 <= len(told) <= 1400 and sorted(told) == told
+
+
+def test_a_peer_that_answers_nothing_is_told_of_before_it_is_given_up(monkeypatch):
+    given_up_s, _, told = virtual(4.0, monkeypatch)
+    assert told[0] == (2.0, False)
+    assert all(silent_s < given_up_s and not alive for silent_s, alive in told)
+
+
+def test_a_peer_that_owes_nothing_may_be_silent(monkeypatch):
+    assert virtual(0.02, monkeypatch, heard=True)[1:] == ([], [])
 
 
 @pytest.mark.parametrize("hung_s", [3.0, 30.0])
 @pytest.mark.parametrize("alive_until_s", [0.0, 10.0, 29.0, 200.0])
 def test_a_peer_that_hangs_is_given_up_in_time(monkeypatch, hung_s: float, alive_until_s: float) -> None:
     """Even when the peer was alive at first."""
-    given_up_s, asked_s = virtual(hung_s, monkeypatch, alive_until_s)
+    given_up_s, asked_s, _ = virtual(hung_s, monkeypatch, alive_until_s)
     assert 0.2 * hung_s <= given_up_s - alive_until_s <= 1.1 * hung_s + 0.01
     if not alive_until_s:
         assert given_up_s >= 0.99 * hung_s
@@ -128,7 +120,7 @@ def test_a_peer_that_hangs_is_given_up_in_time(monkeypatch, hung_s: float, alive
 
 
 def test_a_peer_whose_inbox_is_full_is_told_of_and_kept():
-    limits = replace(QUICK, hung_s=0.4)
+    limits = replace(QUICK, hung_s=2.0)
     with (
         GrpcTransport("a", RUN, limits=limits) as a,
         GrpcTransport("b", RUN, limits=replace(QUICK, max_inbox_bytes=1_000)) as b,

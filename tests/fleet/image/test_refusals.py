@@ -2,6 +2,7 @@
 use the kernel refuses (test_flash.py)."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +32,9 @@ def test_a_card_may_be_written_by_its_name_or_its_path():
     assert why(device()) == why(device(), confirmed="/dev/sdb") == ()
 
 
+NO_DISK = "it is no disk or card of its own (disk)"
+
+
 @pytest.mark.parametrize(
     ("said", "says"),
     [
@@ -40,10 +44,13 @@ def test_a_card_may_be_written_by_its_name_or_its_path():
             {"part": {"fstype": "LVM2_member"}},
             "sdb1 is part of something larger (LVM2_member): `wipefs --all /dev/sdb1`",
         ),
-        ({"fstype": "linux_raid_member", "children": []}, "sdb is part of something larger (linux_raid_member)"),
+        *(
+            ({"fstype": kind, "children": []}, f"sdb is part of something larger ({kind})")
+            for kind in ("linux_raid_member", "bcache", "drbd", "ceph_bluestore")
+        ),
         ({"type": "part", "pkname": "sda"}, "it is a partition: name the whole device, /dev/sda"),
         ({"type": "raid1"}, "it is no disk or card of its own (raid1)"),
-        ({"kname": "zram0"}, "it is no disk or card of its own (disk)"),
+        *(({"kname": name}, NO_DISK) for name in ("bcache0", "zram0", "ram1", "zd16", "drbd1", "nbd3", "rbd10")),
         ({"kname": "mmcblk1boot0"}, "boot area of an eMMC"),
         ({"size": 0}, "there is no card in this reader"),
     ],
@@ -59,6 +66,21 @@ def test_a_fixed_disk_only_if_the_user_says_so():
     (reason,) = why(device(rm=False))
     assert "fixed disk" in reason and "--allow-fixed" in reason
     assert why(device(rm=False), fixed=True) == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "asks"), [("SD", False), ("MMC", True), (None, True)], ids=["card", "soldered eMMC", "not told"]
+)
+def test_an_sd_card_in_a_reader_of_its_own_is_no_fixed_disk(kind, asks, monkeypatch):
+    def read(path):
+        assert str(path) == "/sys/block/mmcblk0/device/type"
+        if kind is None:
+            raise FileNotFoundError(path)
+        return f"{kind}\n"
+
+    monkeypatch.setattr(Path, "read_text", read)
+    found = why(device(kname="mmcblk0", rm=False, tran=None))
+    assert ["--allow-fixed" in reason for reason in found] == [True] * asks
 
 
 def test_an_image_that_is_too_large():

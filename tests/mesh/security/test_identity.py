@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -14,8 +15,11 @@ from edgegossip.mesh import address as addresses
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, Unreachable
 from edgegossip.mesh.membership import client
+from edgegossip.mesh.membership.client import RefusedToJoin
 from edgegossip.mesh.wire import METHOD
+from edgegossip.security import handshake
 from edgegossip.security.admission import Quarantine
+from edgegossip.security.tls import ADMISSION
 from tests.mesh.relay import SlowAnswers
 from tests.mesh.security.support import (
     LIMITS,
@@ -49,6 +53,24 @@ def test_an_operator_is_no_board(fleet, pair):
         answer = pb.ExchangeResponse.FromString(next(call))
     assert answer.refusal.code == pb.REFUSAL_CODE_IDENTITY
     told(b, "its role is operator, where board is due")
+
+
+def test_a_coordinator_is_no_board_to_join_through(fleet):
+    """Who joins does not know the name of who listens, so its TLS takes every server of the
+    fleet."""
+    context = fleet.server_context(fleet.files("coordinator"), ADMISSION)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+
+        def listens() -> bool:
+            with server.accept()[0] as plain, context.wrap_socket(plain, server_side=True) as s:
+                s.sendall(handshake.answer(handshake.Answer(True, 0, "token", b"")))
+                return ended(s)
+
+        listening = pool.submit(listens)
+        where = addresses.Address("127.0.0.1", server.getsockname()[1])
+        with pytest.raises(RefusedToJoin, match="c is a coordinator, where a board is due"):
+            client.request_join(where, "a", fleet.security("a"))
+        assert listening.result(PATIENCE_S)
 
 
 def test_a_frame_of_another_run(fleet, pair):

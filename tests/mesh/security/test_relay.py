@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from edgegossip.security.front_end import Relay
+from tests.mesh.support import until
 
 PATIENCE_S = 20.0
 
@@ -161,11 +162,12 @@ def threads() -> set[Path]:
     return {*Path("/proc/self/task").iterdir()}
 
 
-def ran_or_wanted_to_s(thread: Path) -> float:
-    """What a thread had of a core and what it waited for one: of one that never sleeps, all the
-    time that passes, however many others there are."""
-    running_ns, waiting_ns, _ = map(int, (thread / "schedstat").read_text().split())
-    return (running_ns + waiting_ns) / 1e9
+def sleeps(thread: Path) -> bool:
+    """Whether a thread has no turn for a tenth of a second, and wants none: one that waits for a
+    turn is not asleep, however many others there are."""
+    turns = (thread / "schedstat").read_text()
+    time.sleep(0.1)
+    return (thread / "stat").read_text().rpartition(") ")[2][0] == "S" and (thread / "schedstat").read_text() == turns
 
 
 def test_an_idle_relay_takes_no_time():
@@ -173,14 +175,15 @@ def test_an_idle_relay_takes_no_time():
     with closing(Relay()) as relay:
         [thread] = threads() - others
         pairs = [pair(relay) for _ in range(10)]
+        for a, b, _ in pairs:
+            a.sendall(b"x")
+            assert b.recv(1) == b"x"  # it waits for more
         for a, _, _ in pairs:
             a.close()  # the other way lingers
         for _, b, _ in pairs:
             assert b.recv(1) == b""
-        before_s, began_s = ran_or_wanted_to_s(thread), time.monotonic()
-        time.sleep(0.3)
-        passed_s = time.monotonic() - began_s
-        assert ran_or_wanted_to_s(thread) - before_s < 0.5 * passed_s
+        until(lambda: sleeps(thread), "it sleeps")
+        assert relay.ended() == []  # they still linger: it looks at their deadline five times a second
 
 
 def test_a_process_may_end_while_a_thread_is_in_it():
