@@ -66,11 +66,12 @@ class CongestionWindow:
         """Whether another chunk may go out."""
         return self._sent == self._delivered or self._sent - self._delivered + self.chunk_bytes <= self.size_bytes
 
-    def send(self, size_bytes: int, now_s: float) -> bool:
+    def send(self, size_bytes: int, now_s: float, *, ends_frame: bool = False) -> bool:
         """Count a chunk that goes out; return whether its acknowledgement is to be asked for: four
-        times a window, and whenever the next chunk could not go out without one."""
+        times a window, whenever the next chunk could not go out without one, and when it
+        `ends_frame` of many."""
         self._sent += size_bytes
-        ask = self._sent - self._asked >= self.size_bytes // 4 or not self.has_room
+        ask = ends_frame or self._sent - self._asked >= self.size_bytes // 4 or not self.has_room
         if ask:
             self._asked = self._sent
             self._under_way.append((self._sent, now_s, self._delivered))

@@ -9,6 +9,7 @@ top to bottom:
     FrameAssembler   puts the chunks of a frame together; keeps what came when the stream breaks
     Shelf            says whether that is in memory or in a file (shelf.py)
     Inbox            has room for so many bytes and no more; hands whole frames to the node
+    AckWriter        answers on the same stream
 
 Nothing is allocated for a frame before its declared size is checked and the inbox has room. While
 it has none the stream is not read, so that HTTP/2's flow control holds the sender back:
@@ -46,6 +47,7 @@ from edgegossip.untrusted import Refusal, printable
 if TYPE_CHECKING:
     from edgegossip.mesh.tls_security import TlsSecurity
 
+ACK_INTERVAL_S = 0.01  # between two acknowledgements that nobody waits for
 _MISBEHAVIOUR = {
     mesh_pb2.REFUSAL_CODE_MALFORMED,
     mesh_pb2.REFUSAL_CODE_OVERSIZE,
@@ -329,10 +331,10 @@ class Inbound(GenericRpcHandler):
             raise Refused(mesh_pb2.REFUSAL_CODE_AGREEMENT, reason)
 
     async def _serve(self, sender: NodeId, source: SenderState, context: grpc.aio.ServicerContext) -> None:
-        """Serve a stream from Welcome to its end; what is here is acknowledged at once."""
+        """Serve a stream from Welcome to its end."""
         task = source.task
         broken = False  # rather than ended by either side: the next stream may go on where this one was
-        stream = object()
+        acks = AckWriter(context)
         try:
             # Welcome tells the sender where to go on: behind the last whole frame, or in the middle
             # of the one after it.
@@ -340,13 +342,13 @@ class Inbound(GenericRpcHandler):
             if source.part is not None:
                 welcome.partial, welcome.partial_received = source.part.transfer, source.part.received
             await context.write(mesh_pb2.ExchangeResponse(welcome=welcome).SerializeToString())
+            acks.start()
             while (request := await _read(context)) is not grpc.aio.EOF:
                 parsed = parse_request(request)
                 if isinstance(parsed, ChunkView):
-                    received = await self._assembler.take(sender, source, parsed, stream=stream)
-                    if parsed.acknowledge or received == parsed.total:  # and all frames before it are here
-                        ack = mesh_pb2.Ack(transfer=parsed.transfer, received=received)
-                        await asyncio.shield(context.write(mesh_pb2.ExchangeResponse(ack=ack).SerializeToString()))
+                    received = await self._assembler.take(sender, source, parsed, stream=acks)
+                    if parsed.acknowledge or received == parsed.total:
+                        acks.acknowledge(parsed.transfer, received, at_once=parsed.acknowledge)
                 elif parsed.WhichOneof("kind") == "goodbye":
                     self._on_goodbye(sender, source.session)
                     return
@@ -368,7 +370,8 @@ class Inbound(GenericRpcHandler):
         finally:
             if source.task is task:
                 source.task = None
-            self._assembler.leave(source, stream=stream, keep=broken)
+            self._assembler.leave(source, stream=acks, keep=broken)
+            await acks.stop()
 
     # -- refusals
 
@@ -589,3 +592,66 @@ class Inbox:
         if self._waiting:
             with suppress(RuntimeError):  # the loop has ended, and with it everyone who waited
                 self._loop.call_soon_threadsafe(self._room.set)
+
+
+class AckWriter:
+    """Writes acknowledgements on one stream, between `start` and `stop`.
+
+    One that the sender asked for goes out at once, for its window depends on it. The others, of
+    whole frames, go out at once too, but no more than one in ACK_INTERVAL_S: one speaks for all
+    before it. In a quick exchange of small frames they are otherwise as many messages as the
+    frames. As in QUIC (RFC 9000, section 13.2.5) each says how long it was held, so that receipts
+    are exact.
+    """
+
+    def __init__(self, context: grpc.aio.ServicerContext) -> None:
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._due = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._transfer = self._received = 0  # what has not been said yet; transfer 0: nothing
+        self._since_s = self._last_s = 0.0  # when that came in, when an acknowledgement went out last
+        self._timer: asyncio.TimerHandle | None = None
+        self._ending = False
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._task = self._loop.create_task(self._write_acks())
+
+    def acknowledge(self, transfer: int, received: int, *, at_once: bool) -> None:
+        """Say that `received` bytes of this frame, and all frames before it, are here."""
+        self._transfer, self._received, self._since_s = transfer, received, self._loop.time()
+        due_s = 0.0 if at_once else self._last_s + ACK_INTERVAL_S
+        if due_s <= self._since_s:
+            self._due.set()
+        elif self._timer is None:
+            self._timer = self._loop.call_at(due_s, self._due.set)
+
+    async def stop(self) -> None:
+        """Say what is left to say."""
+        self._ending = True
+        self._due.set()
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=_FLUSH_S)
+            self._task.cancel()
+        self._cancel_timer()
+
+    async def _write_acks(self) -> None:
+        with suppress(grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):  # the stream's reader tells why
+            while not self._ending or self._transfer:
+                await self._due.wait()
+                self._due.clear()
+                self._cancel_timer()
+                if self._transfer:
+                    self._last_s = self._loop.time()
+                    held_us = round((self._last_s - self._since_s) * 1e6)
+                    ack = mesh_pb2.Ack(transfer=self._transfer, received=self._received, held_us=held_us)
+                    self._transfer = 0
+                    await self._context.write(mesh_pb2.ExchangeResponse(ack=ack).SerializeToString())
+                if self._ending:
+                    self._due.set()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

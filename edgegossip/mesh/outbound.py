@@ -46,6 +46,7 @@ _FRAMES_TO_A_PEER = 10  # that may wait: a full state of a stream is 7 at most, 
 _LEAST_QUEUE_BYTES = 8 << 20
 # A peer that comes and goes is taken back so often: each time is told, and sets the node to work.
 _COMES_S, _COMES_BURST = 4.0, 32.0
+_MAX_HELD_S = 1.0  # a peer cannot make its acknowledgements older than that
 
 
 class Status(Enum):
@@ -576,7 +577,10 @@ class FrameStream:
         """Return the message that goes out next, accounted for."""
         pieces = slicer.take(self._window.chunk_bytes)
         size, offset, now_s = sum(map(len, pieces)), frame.written_bytes, loop_s()
-        ask = self._window.send(size, now_s)
+        # Unasked, the receiver may hold its last word on a frame for longer than even a large one
+        # takes. That is right for small frames, of which one word answers many.
+        ends_frame = 0 < offset == frame.frame_bytes - size
+        ask = self._window.send(size, now_s, ends_frame=ends_frame)
         message = chunk_message(frame.transfer, offset, frame.frame_bytes, ask, pieces)
         self._stalls.sent(now_s)
         frame.first_byte_s = frame.first_byte_s or now_s
@@ -617,9 +621,10 @@ class FrameStream:
         """Take in that some bytes of a frame, and all frames before it, are in the peer's
         process."""
         now_s = loop_s()
+        there_s = now_s - min(ack.held_us / 1e6, _MAX_HELD_S)
         # All frames before the acknowledged one are done.
         while (frame := self._queue.under_way) is not None and frame.transfer < ack.transfer and frame.is_written:
-            self._frame_acknowledged(self._queue.acknowledge(), now_s)
+            self._frame_acknowledged(self._queue.acknowledge(), there_s)
         # The acknowledged one has to be the next, and has to get on: no byte twice, none that was
         # not sent.
         if (
@@ -633,7 +638,7 @@ class FrameStream:
         self._stalls.heard(now_s, more=not self._window.is_empty)
         self._wake.set()
         if ack.received == frame.frame_bytes:
-            self._frame_acknowledged(self._queue.acknowledge(), now_s)
+            self._frame_acknowledged(self._queue.acknowledge(), there_s)
 
 
 class Slicer:

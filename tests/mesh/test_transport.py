@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgegossip.mesh import GrpcTransport, MeshLimits
+from edgegossip.mesh import GrpcTransport, MeshLimits, inbound
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, SendReceipt, Woken
 from edgegossip.types import ConfigError, UsageError
 from tests.mesh.support import PATIENCE_S, QUICK, RUN, connect_all, wait_for
@@ -360,6 +360,30 @@ def test_wrong_identity(arguments, match):
 def test_wrong_limits(wrong):
     with pytest.raises(ConfigError):
         MeshLimits(**wrong)
+
+
+def test_receipts_of_many_small_frames_are_exact_and_in_order(pair):
+    """One acknowledgement speaks for many frames; its receipts tell when each was there, not when
+    the word came."""
+    a, b = pair
+    tickets = [a.send("b", [bytes(100)]) for _ in range(300)]
+    for _ in tickets:
+        wait_for(b, Received)
+    receipts = [wait_for(a, SendReceipt) for _ in tickets]
+    assert [r.frame_id for r in receipts] == tickets
+    assert all(r.start_s <= r.first_byte_s <= r.acknowledged_s <= time.monotonic() for r in receipts)
+    assert sum(r.message_bytes for r in receipts) == 300 * receipts[0].message_bytes
+
+
+def test_the_receipt_of_a_frame_in_many_chunks_is_not_held_back(monkeypatch):
+    monkeypatch.setattr(inbound, "ACK_INTERVAL_S", 60.0)  # longer than `wait_for` is patient
+    small = replace(QUICK, chunk_bytes=16 << 10)
+    with GrpcTransport("a", RUN, limits=small) as a, GrpcTransport("b", RUN, limits=QUICK) as b:
+        connect_all([a, b], ["a", "b"])
+        for _ in range(8):
+            a.send("b", [bytes(100_000)])
+            wait_for(b, Received)
+            wait_for(a, SendReceipt)
 
 
 def test_a_stalled_peer_slows_only_its_own_edge():
