@@ -39,6 +39,12 @@ def test_a_report_is_plain_and_measures_a_profile(report):
     assert report["kind"] == "board" and report["board"].startswith("Raspberry Pi 4")
 
 
+def test_a_board_without_a_name_goes_by_its_processor(board):
+    options = Options(recipes.load("cifar10-gossip"), only=("facts",))
+    report = accept(board({"proc/device-tree/model": None}), options)
+    assert report["board"] == run.environment()["cpu"]
+
+
 def test_the_page_has_the_verdict_and_needs_nothing(report):
     report["findings"][0]["text"] = "<script>alert(1)</script>"
     text = page(report)

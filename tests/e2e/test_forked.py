@@ -56,9 +56,9 @@ class Process:
     """A process that was started by hand. `runs`: where its run's folder will be."""
 
     def __init__(self, server: ForkServer, arguments: tuple[str, ...], runs: Path, namespace: str) -> None:
-        self.runs, self._log = runs, runs.with_name(f"{runs.name}.log")
+        self.runs, self.log = runs, runs.with_name(f"{runs.name}.log")
         command = (arguments[0], "--runs", str(runs), *arguments[1:])
-        self.process = server.spawn(command, self._log, namespace)
+        self.process = server.spawn(command, self.log, namespace)
 
     def folder(self) -> Path:
         (found,) = self.runs.iterdir()
@@ -70,11 +70,11 @@ class Process:
     def wait_until(self, what: Callable[[], bool]) -> None:
         until = time.monotonic() + TIMEOUT_S
         while not what():
-            assert self.process.poll() is None and time.monotonic() < until, self._log.read_text()
+            assert self.process.poll() is None and time.monotonic() < until, self.log.read_text()
             time.sleep(0.02)
 
     def ends_well(self) -> None:
-        assert self.process.wait(TIMEOUT_S) == 0, self._log.read_text()
+        assert self.process.wait(TIMEOUT_S) == 0, self.log.read_text()
 
 
 Start = Callable[..., AbstractContextManager[Process]]
@@ -194,6 +194,7 @@ def test_boards_join_one_that_founds_the_run(start: Start, tmp_path: Path, capfd
         assert (tmp_path / f"of-{name}" / f"{name}.ended").exists()
         kept = np.load(running.folder() / "checkpoint" / f"{name}.npz")
         check_that_a_script_holds(tmp_path / f"of-{name}" / f"{name}.pt", kept)
+        assert running.process.stdout.read().endswith(b"goodbye")
 
 
 @needs_namespaces

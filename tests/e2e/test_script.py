@@ -55,6 +55,7 @@ SCRIPT = """
             run.exchange(loss=loss.item(), examples=len(x), metrics={"norm": float(model[0].weight.norm())})
     torch.save(model.state_dict(), Path(__file__).with_name(f"{run.name}.pt"))
     atexit.register(Path(__file__).with_name(f"{run.name}.ended").touch)
+    atexit.register(print, "goodbye", end="")
 """
 
 

@@ -24,8 +24,7 @@ pytest.importorskip("flwr", reason="server mode is an extra: pip install '.[serv
 SETTINGS = [
     "run.nodes=2",
     "run.rounds=24",
-    "codec.name=co3",
-    "server.downlink=8-bit-elastiquant",
+    "codec.name=fp32",
     "evaluation.every=24",
     "training.local_steps=2",
 ]
@@ -51,7 +50,6 @@ def undisturbed(recipe, members):
         members,
         training.build_workloads(recipe),
         recipe.run.rounds,
-        downlink=codecs.get(recipe.server.downlink),
     )
     server.play(x, ModelRecorder(2, frozenset(), frozenset(), lambda x: Metrics(0, 1), lambda: 0))
     return layout, server.model
@@ -59,7 +57,7 @@ def undisturbed(recipe, members):
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_after_kill_9_of_all_the_run_ends_near_where_it_would_have(fleet):
+def test_after_kill_9_of_all_the_run_ends_where_it_would_have_to_the_bit(fleet):
     victims = ("coordinator", "board-0", "board-1")
     # rounds enough that a board is back before they are over, however busy the machine is
     fleet.settings = (*SETTINGS, "run.rounds=300", "evaluation.every=300")
@@ -74,6 +72,6 @@ def test_after_kill_9_of_all_the_run_ends_near_where_it_would_have(fleet):
     recipe = recipes.load("quickstart-server", fleet.settings)
     layout, expected = undisturbed(recipe, default_members(2))
     model = vector_of(ModelFile(fleet.run_folder("coordinator") / "checkpoint" / "model.npz"), layout)
-    assert np.linalg.norm(model - expected) < 0.2 * np.linalg.norm(expected)
+    assert np.array_equal(model, expected)
     for name in victims[1:]:
         assert any("goes on from its checkpoint" in e.text for e in read_run(fleet.run_folder(name)).events())

@@ -246,6 +246,23 @@ def test_the_controller_answers_what_is_no_text(name: str, caplog: pytest.LogCap
     assert not caplog.records
 
 
+def test_who_hears_news_may_close(caplog: pytest.LogCaptureFixture) -> None:
+    here, there = socket.socketpair()
+    controller, closed = list[AdmissionController](), threading.Event()
+
+    def close() -> None:
+        controller[0].close()
+        closed.set()
+
+    nothing = (lambda *x: 1, lambda refusal: None, lambda *x: None)
+    controller.append(AdmissionController(there, None, ["board-0"], *nothing, close))
+    controller[0].start()
+    here.sendall(b'{"news": 1}\n')
+    assert closed.wait(5.0) and not caplog.records
+    with pytest.raises(OSError, match="Bad file"):
+        there.getsockname()
+
+
 def test_the_coordinator_hears_that_a_large_message_moves_but_not_of_every_object() -> None:
     here, there = socket.socketpair()
     moves, line = list[float](), ControlChannel(here.detach())

@@ -105,21 +105,21 @@ def test_a_run_is_drawn_with_the_score_that_it_goes_by_or_none(tmp_path, scores)
 
 @pytest.fixture
 def figure(tmp_path, monkeypatch):
-    """Draws learning.png of records and events, and returns its figure."""
+    """Draws records and events, and returns the picture of that name."""
     pytest.importorskip("matplotlib", reason="an extra: pip install '.[report]'")
     from matplotlib.figure import Figure
 
     drawn = {}
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: drawn.setdefault(path.name, figure))
 
-    def make(*records, titles=True):
+    def make(*records, titles=True, name="learning.png", counts=((1,), (1,))):
         folder = RunFolder.create(tmp_path, "x", '[run]\nname = "x"\nmode = "server"\n', {})
-        folder.write_partition("ab", ["0"], [[1], [1]])
+        folder.write_partition("ab", [str(k) for k in range(len(counts[0]))], counts)
         for record in records:
             folder.write(record)
         folder.close()
         write_plots(folder.path, Figures(plot_titles=titles))
-        return drawn["learning.png"]
+        return drawn[name]
 
     return make
 
@@ -127,6 +127,18 @@ def figure(tmp_path, monkeypatch):
 def _round(node, step, **values):
     values = {name.replace("_", "/", 1): v for name, v in values.items()}
     return MetricsRecord(node, step, step + 1.0, {"time/round_s": 1.0, "net/sent_bytes": 1000, **values})
+
+
+def test_a_partition_has_a_bar_a_board_with_its_number_inside_the_picture(figure):
+    (axes,) = figure(_round("a", 0), name="partition.png", counts=[[40, 2], [10, 90]]).axes
+    assert [(bar.get_x(), bar.get_y() + bar.get_height() / 2, bar.get_width()) for bar in axes.patches] == [
+        *((0, 0, 40), (0, 1, 10)),
+        *((40, 0, 2), (10, 1, 90)),
+    ]
+    said = {text.get_text(): text.get_position() for text in axes.texts}
+    assert set(said) == {"42", "100", "40", "10", "90"} and "2" not in said  # no room for that one
+    assert 42 < said["42"][0] < said["100"][0] < axes.get_xlim()[1] and axes.get_xlim()[0] == 0
+    assert axes.get_ylim()[0] > 1.36 and axes.get_ylim()[1] < -0.36 and axes.get_xlabel() == "training examples"
 
 
 def _legend(figure):
