@@ -6,7 +6,7 @@ docs/codecs.md says what each is for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -42,53 +42,41 @@ __all__ = [
     "relative_error",
 ]
 
-# File -> the names in its FAMILIES. Only the files that a run needs are imported: a board has
-# little memory to spare.
-FILES = MappingProxyType(
+# File -> the names in its FAMILIES, each with its id on the wire; None where another codec decodes
+# its bodies. Only the files that a run needs are imported: a board has little memory to spare. No
+# id is given twice: 19 was `eden` with fewer rotations of small blocks.
+FILES = MappingProxyType[str, Mapping[str, int | None]](
     {
-        "floats": ("fp32", "fp16", "bf16"),
-        "minmax": ("minmax8",),
-        "uniform": ("qsgd", "qsgd-inf", "qsgd-v", "2-bit-qsgd", "4-bit-qsgd", "8-bit-qsgd", "elasticl"),
-        "elastiquant": ("elastiquant", "4-bit-elastiquant", "8-bit-elastiquant", "e-elastiquant"),
-        "co3": ("co3",),
-        "sign": ("signsgd", "terngrad"),
-        "sparse": ("topk", "randk", "dgc"),
-        "lowrank": ("atomo", "powersgd"),
-        "stepped": ("dither", "deadzone"),
-        "eden": ("eden",),
-        "sparseloco": ("sparseloco",),
-        "auto": ("auto",),
-        "feedback": ("error-feedback", "ef-signsgd"),
-        "per_tensor": ("per-tensor", "small-tensors"),
+        "floats": {"fp32": 1, "fp16": 2, "bf16": 4},
+        "minmax": {"minmax8": 3},
+        "uniform": {
+            "qsgd": 5,
+            "qsgd-inf": 6,
+            "qsgd-v": None,
+            "2-bit-qsgd": None,
+            "4-bit-qsgd": None,
+            "8-bit-qsgd": None,
+            "elasticl": 8,
+        },
+        "elastiquant": {
+            "elastiquant": 7,
+            "4-bit-elastiquant": None,
+            "8-bit-elastiquant": None,
+            "e-elastiquant": None,
+        },
+        "co3": {"co3": 9},
+        "sign": {"signsgd": 11, "terngrad": 10},
+        "sparse": {"topk": 12, "randk": 13, "dgc": None},
+        "lowrank": {"atomo": 14, "powersgd": 15},
+        "stepped": {"dither": 17, "deadzone": 18},
+        "eden": {"eden": 21},
+        "sparseloco": {"sparseloco": 20},
+        "auto": {"auto": None},
+        "feedback": {"error-feedback": None, "ef-signsgd": None},
+        "per_tensor": {"per-tensor": 16, "small-tensors": None},
     }
 )
-# Ids are on the wire: none is given twice. 19 was `eden` with fewer rotations of small blocks.
-WIRE_IDS = MappingProxyType(
-    {
-        1: "fp32",
-        2: "fp16",
-        3: "minmax8",
-        4: "bf16",
-        5: "qsgd",
-        6: "qsgd-inf",
-        7: "elastiquant",
-        8: "elasticl",
-        9: "co3",
-        10: "terngrad",
-        11: "signsgd",
-        12: "topk",
-        13: "randk",
-        14: "atomo",
-        15: "powersgd",
-        16: "per-tensor",
-        17: "dither",
-        18: "deadzone",
-        20: "sparseloco",
-        21: "eden",
-    }
-)
-
-REGISTRY = Registry.from_files(__name__, FILES, WIRE_IDS)
+REGISTRY = Registry.from_files(__name__, FILES)
 
 
 def names() -> tuple[str, ...]:

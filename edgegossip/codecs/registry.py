@@ -8,7 +8,7 @@ decode has a name and no id.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -145,16 +145,17 @@ class Registry:
     by_wire_id: Mapping[int, Family]
 
     @classmethod
-    def from_files(cls, package: str, files: Mapping[str, Sequence[str]], wire_ids: Mapping[int, str]) -> Registry:
-        """Return a registry of the families that are in the modules `files` of this package; each
-        is imported when it is first asked for."""
+    def from_files(cls, package: str, files: Mapping[str, Mapping[str, int | None]]) -> Registry:
+        """Return a registry of the families that are in the modules `files` of this package, with
+        their wire ids; each is imported when it is first asked for."""
         file_of = {name: file for file, names in files.items() for name in names}
 
         def load(name: str) -> Family:
             families: Iterable[Family] = import_module(f"{package}.{file_of[name]}").FAMILIES
             return next(family for family in families if family.name == name)
 
-        return cls(_Listed({name: name for name in file_of}, load), _Listed(wire_ids, load))
+        by_wire_id = {number: name for names in files.values() for name, number in names.items() if number}
+        return cls(_Listed({name: name for name in file_of}, load), _Listed(by_wire_id, load))
 
     def names(self) -> tuple[str, ...]:
         """Return the names that `get` knows, those of other packages last."""
