@@ -50,6 +50,7 @@ def undisturbed(recipe, members):
         members,
         training.build_workloads(recipe),
         recipe.run.rounds,
+        downlink=codecs.get(recipe.server.downlink),
     )
     server.play(x, ModelRecorder(2, frozenset(), frozenset(), lambda x: Metrics(0, 1), lambda: 0))
     return layout, server.model
