@@ -151,6 +151,7 @@ class PendingHandshake:
         self.refused, self._drained = False, 0
         self._tls: ssl.SSLSocket | None = None
         self._handshake_done = self._answered = self._tls_writes = False
+        self._late = False  # its token is used, too old, or an earlier process of ours gave it
         self._told = 0  # number of our revocation list
         self._needed = 0  # bytes of its ClientHello that we wait for
         self._read, self._written = b"", b""
@@ -236,6 +237,7 @@ class PendingHandshake:
         caller = self._front_end.redeem(hello, self)
         if caller is not None:
             raise _HandOn(caller)
+        self._late = _TOKEN.search(hello) is not None
         return self._front_end.context().wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
 
     def _do_handshake(self, connection: ssl.SSLSocket) -> None:
@@ -245,8 +247,10 @@ class PendingHandshake:
         self.caller = Caller(*tls.peer_of(connection.getpeercert(), self._front_end.fleet), self.address)
         self._front_end.admit(self.caller)
         protocol = connection.selected_alpn_protocol()
+        if protocol == tls.H2 and self._late:
+            raise _Closed  # gRPC came back by itself: its board asks for a new token
         if protocol == tls.H2:
-            raise PeerError("it comes in without the admission handshake, or too long after it")
+            raise PeerError("it comes in without the admission handshake")
         if protocol != tls.ADMISSION:
             raise PeerError("it speaks another kind of TLS")
         self.doing = "the admission handshake"

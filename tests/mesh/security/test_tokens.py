@@ -12,7 +12,7 @@ import pytest
 
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh._proto import mesh_pb2 as pb
-from edgegossip.mesh.base import PeerDown, PeerUp, Received
+from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received
 from edgegossip.security.names import serial_name
 from edgegossip.security.tls import H2
 from tests.mesh.security.support import (
@@ -32,6 +32,21 @@ def test_grpc_without_an_admission_handshake(fleet, pair):
     _, b = pair
     is_refused(fleet.client_context(fleet.of("c"), H2), b.address)
     assert "refused c at" in told(b, "it comes in without the admission handshake")
+
+
+def test_grpc_that_comes_back_with_a_used_token_is_let_go_and_not_blamed(fleet, pair):
+    """After a broken connection gRPC connects again by itself, before its board asks for a new
+    token."""
+    _, b = pair
+    token = admission_handshake(fleet, fleet.of("c"), b.address).text
+    [answer] = converse(fleet, "c", b.address, hello(run_id=b""), token=token)
+    assert "it belongs to run" in answer.refusal.reason
+    told(b, "it belongs to run")
+    for used in (token, "0" * 32):
+        is_refused(fleet.client_context(fleet.of("c"), H2), b.address, serial_name(7, fleet.ca.fleet_id, used))
+    assert not any("refused" in event.text for event in left(b) if isinstance(event, Notice))
+    is_refused(fleet.client_context(fleet.of("c"), H2), b.address)
+    told(b, "it comes in without the admission handshake")
 
 
 def test_a_token_of_somebody_else(fleet, pair):
