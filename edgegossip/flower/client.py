@@ -352,11 +352,11 @@ class NodeClient:
         """Record the round that ends here.
 
         What that takes is time in which this board waits for the next one."""
-        values, times = board.take_report(), self._clock.finish_round()
+        values = board.take_report()
         with self._clock.span("wait"):
             for meter in self._meters:
                 values |= meter()
-            values |= times.metrics(board.round)
+            values |= self._clock.finish_round().metrics(board.round)
             self._sink.metrics(self._name, board.round, values)
             self._profile = messages.profile(board.round, values) if self._profiles else None
 

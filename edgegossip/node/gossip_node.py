@@ -483,10 +483,10 @@ class GossipNode:
         if last:
             self._drain(LEAVE_S)
         values |= self.traffic.take(None if last else self._read_clock())
-        times = self._clock.finish_round()
-        with self._clock.span("wait"):  # no part of the next round's work
-            values |= stage_metrics(local.stages_s) | self._meters(due=last) | times.metrics(done.round)
-            self._sink.metrics(self._spec.name, done.round, values)
+        with self._clock.span("wait"):  # no part of a round's work
+            values |= stage_metrics(local.stages_s) | self._meters(due=last)
+            # Its record has the time at which it ends, also on a busy machine.
+            self._sink.metrics(self._spec.name, done.round, values | self._clock.finish_round().metrics(done.round))
 
     def _drain(self, patience_s: float) -> None:
         """Take in events until every frame of ours is acknowledged, or patience runs out."""
@@ -500,9 +500,8 @@ class GossipNode:
         if not self._evaluated_last:
             round: Round = self.engine.round - 1
             values = self._evaluate(self.engine.state, True, self.engine.round)
-            times = self._clock.finish_round()
-            values |= self.traffic.take()
-            self._sink.metrics(self._spec.name, round, values | self._meters() | times.metrics())
+            values |= self.traffic.take() | self._meters()
+            self._sink.metrics(self._spec.name, round, values | self._clock.finish_round().metrics())
         return self._final
 
     def _evaluate(self, state: Any, last: bool, round: Round) -> dict[str, Value]:

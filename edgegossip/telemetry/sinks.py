@@ -174,6 +174,7 @@ class Queued(RecordSink):
         self._fails = False
         self._hangs = self._told = self._closed = False
         self._waiting, self._lost = 0, 0
+        self._last_lost: Record | None = None
         self._fault: BaseException | None = None
 
     @override
@@ -187,8 +188,10 @@ class Queued(RecordSink):
             if self._fault is not None:
                 raise self._fault
             if len(self._queue) >= MOST_RECORDS:
-                self._lost += 1
+                self._lost, self._last_lost = self._lost + 1, record
                 return
+            if self._lost:
+                self._queue.append(self._missing())  # what waits is older than what was lost
             self._queue.append(record)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name=f"records {self.what}", daemon=True)
@@ -243,8 +246,6 @@ class Queued(RecordSink):
     def _work(self) -> None:
         try:
             while (record := self._next()) is not None:
-                if self._lost:
-                    self._do(self._sink.write, self._missing(record))
                 self._do(self._sink.write, record)
             self._do(self._sink.close)
         except BaseException as error:  # a mistake of the caller's, such as a value that is no scalar: it hears of it
@@ -270,14 +271,17 @@ class Queued(RecordSink):
                 if self._waiting:
                     self._news.notify_all()
             while not self._queue:
+                if self._lost:
+                    return self._missing()
                 if self._closed:
                     return None
                 self._news.wait()
             self._since_s = time.monotonic()
             return self._queue.popleft()
 
-    def _missing(self, record: Record) -> EventRecord:
-        with self._news:
-            lost, self._lost = self._lost, 0
+    def _missing(self) -> EventRecord:
+        """Where records are missing, and of when the last of them was. With the lock."""
+        (lost, self._lost), last = (self._lost, 0), self._last_lost
+        assert last is not None
         text = f"{lost} records are missing here: {self.what} took none for a while"
-        return EventRecord(record.node, record.t_s, "records-lost", text, {"records": lost})
+        return EventRecord(last.node, last.t_s, "records-lost", text, {"records": lost})

@@ -331,6 +331,25 @@ def test_nothing_that_a_round_needs_is_left_to_other() -> None:
     assert not {text for text in noted if text.endswith("other") and not text.startswith(once)}, noted
 
 
+def test_a_round_ends_when_its_record_is_stamped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing stands between them that takes its time, such as a look at the machine's sensors: by
+    its record the round would have been longer than the time since the one before."""
+    boards, order = fleet({"run.rounds": 5}), list[str]()
+
+    def noted(what: str, act: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given, **named: (order.append(what), act(*given, **named))[1]
+
+    class Sensors(NodeMeters):
+        __call__ = noted("sensors", NodeMeters.__call__)
+
+    board = boards[0]
+    board.node._meters = Sensors()
+    monkeypatch.setattr(board.clock, "finish_round", noted("ends", board.clock.finish_round))
+    monkeypatch.setattr(board.sink, "metrics", noted("record", board.sink.metrics))
+    run_all(*boards)
+    assert order[-15:] == ["sensors", "ends", "record"] * 5
+
+
 def test_the_parts_of_a_round_add_up_to_its_time() -> None:
     boards = fleet({"run.rounds": 3})
     run_all(*boards)

@@ -73,7 +73,13 @@ def test_a_board_that_answers_is_no_coordinator(fleet: TestFleet) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "words"), [("other fleet", "of another fleet|is forged"), ("expired", "expired"), ("wrong usage", "use")]
+    ("what", "words"),
+    [
+        ("other fleet", "of another fleet|is forged"),
+        ("expired", "has expired by the clock here, which says "),  # it may be that one which is wrong
+        ("not yet valid", "is not valid yet by the clock here, which says "),
+        ("wrong usage", "use"),
+    ],
 )
 def test_a_certificate_that_is_not_good(fleet: TestFleet, what: str, words: str) -> None:
     why = why_not(fleet, fleet.server_context(fleet.files(what)))

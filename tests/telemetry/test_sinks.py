@@ -101,8 +101,30 @@ def test_a_sink_that_hangs_holds_nobody_and_gets_what_waited_when_it_is_back(mon
     tee.close()
     kept = [r.step for r in disk.records if isinstance(r, MetricsRecord)]
     assert kept == [*range(21)] and disk.closed and len(other.records) == 52
-    [lost] = [r for r in disk.records if isinstance(r, EventRecord)]
-    assert (lost.name, lost.fields) == ("records-lost", {"records": 30})
+    lost = disk.records[-1]  # the rounds before it are older
+    assert isinstance(lost, EventRecord) and (lost.name, lost.fields) == ("records-lost", {"records": 30})
+    assert lost.t_s == next(r.t_s for r in other.records if isinstance(r, EventRecord))  # "for b", lost last
+
+
+def test_what_a_sink_lost_stands_between_what_was_before_and_after(monkeypatch):
+    monkeypatch.setattr(tees, "MOST_RECORDS", 3)
+    monkeypatch.setattr(tees, "PATIENCE_S", 0.0)
+    disk = Hanging()
+    queue = tees.Queued(disk)
+    disk.answers.clear()
+    queue.write(MetricsRecord("a", 0, 0.0, {}))
+    assert disk.held.wait(30)
+    for step in range(1, 9):
+        queue.write(MetricsRecord("a", step, float(step), {}))
+    with monkeypatch.context() as room:
+        room.setattr(tees, "MOST_RECORDS", 5)
+        queue.write(MetricsRecord("a", 9, 9.0, {}))
+    disk.answers.set()
+    queue.close()
+    written = [r.step if isinstance(r, MetricsRecord) else r for r in disk.records]
+    assert [step for step in written if isinstance(step, int)] == [0, 1, 2, 3, 9]
+    lost = written[4]
+    assert (lost.name, lost.t_s, lost.fields) == ("records-lost", 8.0, {"records": 5})
 
 
 def test_each_time_that_a_sink_hangs_it_has_some_patience_and_is_told(monkeypatch):
