@@ -73,7 +73,7 @@ def default_eta(codec: Codec[Any]) -> float:
     up to 4/3 on rings. (The square alone gives 0.52 for 75 % sparsification, with which CHOCO-SGD
     on a ring diverges.) For 99 % it gives 0.007: stable, but boards hardly meet. What is larger is
     said earlier, so there a third of the energy is half of where the recursion diverges."""
-    return float(_once(_measured, codec))
+    return _rounded(_once(_measured, codec))
 
 
 def difference_eta(codec: Codec[Any]) -> float:
@@ -134,7 +134,13 @@ def memory_eta(codec: Codec[Any]) -> float:
     s is measured: MESSAGES times the same normal vector, each with what was lost before, over the
     later half. A codec with which the memory grows without end gets SMALLEST, which does not save
     it; see `codecs.error_feedback` for which those are."""
-    return float(_once(_measured_with_memory, codec))
+    return _rounded(_once(_measured_with_memory, codec))
+
+
+def _rounded(rate: float) -> float:
+    """To four digits: the last ones of a sum depend on the processor, and boards of several kinds
+    are to mix alike."""
+    return float(f"{rate:.4g}")
 
 
 def _once(measure: Any, codec: Any) -> Any:

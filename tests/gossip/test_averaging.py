@@ -1,5 +1,9 @@
 """The default averaging rate: small enough for what a message leaves out."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -96,3 +100,16 @@ def test_a_budget_is_measured_whatever_model_and_wherever_it_is_given(name: str)
     assert rates[0] == rates[1] < 1.0
     for values in (1, 10**9):
         default_eta(on_probe(plain, values))
+
+
+def test_boards_whose_processors_add_up_in_another_order_have_the_same_rates() -> None:
+    """As OpenBLAS does on processors of several kinds, in float32."""
+    code = (
+        "from edgegossip import codecs; from edgegossip.gossip.averaging import default_eta, memory_eta\n"
+        "made = [codecs.get('qsgd', bits=6), *map(codecs.get, ('elastiquant', 'signsgd', 'topk', '4-bit-qsgd'))]\n"
+        "print([(default_eta(codec), memory_eta(codec)) for codec in made])"
+    )
+    kinds = ({**os.environ, "OPENBLAS_CORETYPE": kind} for kind in ("Haswell", "Nehalem"))
+    running = [subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE) for env in kinds]
+    first, second = (process.communicate()[0] for process in running)
+    assert first and first == second
