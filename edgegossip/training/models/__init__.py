@@ -50,7 +50,6 @@ _ENTRIES = {
     "resnet50v2": ModelEntry("ResNet with activations first, 24 M", "vision", "resnet50v2"),
     "densenet121": ModelEntry("DenseNet, 7 M", "vision", "densenet121"),
     "vgg11": ModelEntry("VGG, 9.5 M with hidden = 512", "vision", "vgg11", ("hidden",)),
-    "nasnet-mobile": ModelEntry("NASNet-A (mobile), 4.2 M values and the head", "nasnet", "nasnet_mobile"),
     "distilbert": ModelEntry(
         "transformer for text, 66 M as published",
         "distilbert",
