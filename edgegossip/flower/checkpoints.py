@@ -7,9 +7,10 @@ the same. A disk that is full or broken holds nobody (`checkpoint/writer.py`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from edgegossip.checkpoint.registry import RunContext
 from edgegossip.checkpoint.store import Store
@@ -18,13 +19,24 @@ from edgegossip.engine.server_records import Progress
 from edgegossip.layout import Layout
 from edgegossip.recipe import CheckpointSection
 from edgegossip.telemetry.records import Sink
-from edgegossip.types import DataError, EdgegossipError, NodeId, UsageError
-
-if TYPE_CHECKING:
-    from edgegossip.flower.client import BoardWorker
+from edgegossip.types import DataError, EdgegossipError, NodeId, Round, UsageError
 
 CLOSE_S = 10.0  # how long the last checkpoint may take
 FLUSH_S = 30.0  # and one between two rounds, before the run goes on without
+
+
+class HasState(Protocol):
+    """Has a state to be kept, as `client.BoardWorker` has."""
+
+    @property
+    def round(self) -> Round:
+        """The round that it has played last."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what another process needs to go on for this one."""
+
+    def restore(self, found: Mapping[str, Any]) -> None:
+        """Go on from what `snapshot` gave."""
 
 
 class _Checkpointer:
@@ -96,7 +108,7 @@ class CoordinatorCheckpointer(_Checkpointer):
 class BoardCheckpointer(_Checkpointer):
     """Keeps the state of one board of a run."""
 
-    def restore(self, board: BoardWorker) -> None:
+    def restore(self, board: HasState) -> None:
         """Restore what an earlier process of this board kept, if there is any.
 
         Raises ConfigError, DataError, HostError."""
@@ -109,7 +121,7 @@ class BoardCheckpointer(_Checkpointer):
             raise DataError(f"checkpoint {found.path} cannot be used: {error}") from None
         self._say("restored", f"{self._name} goes on from its checkpoint of round {board.round}")
 
-    def save(self, board: BoardWorker) -> None:
+    def save(self, board: HasState) -> None:
         """Keep the board's state after a round."""
         if self._every and board.round % self._every == 0:
             self._writer.offer(board.round, board.snapshot(), tensors=self._layout.plain())
