@@ -126,7 +126,7 @@ def test_params_reach_the_builder():
     [
         (ModelSection(name="resnet2"), r"model\.name = 'resnet2' is not known; did you mean resnet"),
         (ModelSection(name="mlp", params={"hiden": [3]}), "did you mean hidden"),
-        (ModelSection(name="resnet20", params={"hidden": 3}), "model 'resnet20' has no parameters"),
+        (ModelSection(name="resnet20", params={"hidden": 3}), "resnet20 has no parameters"),
         (ModelSection(name="mlp", params={"hidden": [0]}), r"model\.params\.hidden = \[0\] must be"),
         (ModelSection(name="mlp", params={"hidden": 3}), "must be a list"),
         (ModelSection(name="cnn", params={"hidden": True}), "must be a whole number"),

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from edgegossip.recipe import ModelSection
-from edgegossip.training.names import call_custom, import_function, is_custom_function, unknown
-from edgegossip.types import ConfigError, UsageError
+from edgegossip.training.names import call_custom, check_params, import_function, is_custom_function, unknown
+from edgegossip.types import UsageError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -77,12 +77,7 @@ def check(section: ModelSection) -> None:
         return
     if section.name not in _ENTRIES:
         raise unknown("model.name", section.name, [*_ENTRIES, "module:function"])
-    allowed = _ENTRIES[section.name].params
-    for key in section.params:
-        if not allowed:
-            raise ConfigError(f"model.params.{key} cannot be set: model {section.name!r} has no parameters")
-        if key not in allowed:
-            raise unknown(f"a key of model.params for {section.name}", key, allowed)
+    check_params("model.params", section.name, section.params, _ENTRIES[section.name].params)
 
 
 def build(section: ModelSection, input_shape: tuple[int, ...], classes: int) -> nn.Module:
