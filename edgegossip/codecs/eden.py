@@ -26,21 +26,20 @@ from typing import ClassVar
 import numpy as np
 from typing_extensions import override
 
-from edgegossip.codecs.base import Body, Codec, Ctx
+from edgegossip.codecs.base import Body, Ctx, StatelessCodec
 from edgegossip.codecs.checks import nonfinite, require_body_bytes, require_out
 from edgegossip.codecs.keys import tensor_keys
-from edgegossip.codecs.registry import Family, Param, check_fields
+from edgegossip.codecs.registry import Family, Param, check_fields, from_packed
 from edgegossip.layout import Layout
 from edgegossip.native import _native
 from edgegossip.types import DecodeError, Vec
 
 _KEY = struct.Struct("<Q")
 _MASK = 2**64 - 1
-_MOST_BITS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Eden(Codec[Layout]):
+class Eden(StatelessCodec):
     """`bits` a value, 32 a block. Body: the key, then the blocks of every tensor. Its state is the
     layout."""
 
@@ -54,10 +53,6 @@ class Eden(Codec[Layout]):
     @override
     def wire_params(self) -> bytes:
         return bytes([self.bits])
-
-    @override
-    def init(self, layout: Layout) -> Layout:
-        return layout
 
     @override
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
@@ -94,15 +89,7 @@ def _invalid(layout: Layout, tensor: int) -> DecodeError:
     return DecodeError(f"the eden body has an invalid scale in tensor {layout.tensors[tensor].name}")
 
 
-def _from_params(params: bytes) -> Eden:
-    if len(params) != 1:
-        raise DecodeError(f"eden has 1 byte of wire parameters, the frame carries {len(params)}")
-    if not 1 <= params[0] <= _MOST_BITS:
-        raise DecodeError(f"eden with {params[0]} bits does not exist")
-    return Eden(params[0])
-
-
-_BITS = Param("bits", 2, "bits a value", low=1, high=_MOST_BITS)
+_BITS = Param("bits", 2, "bits a value", low=1, high=4)
 
 FAMILIES = (
     Family(
@@ -111,6 +98,6 @@ FAMILIES = (
         "a random rotation, then the best quantiser of a normal law, 1 to 4 bits",
         (_BITS,),
         Eden.wire_id,
-        _from_params,
+        from_packed("eden", struct.Struct("B"), Eden),
     ),
 )

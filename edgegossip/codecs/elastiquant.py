@@ -26,7 +26,7 @@ from typing import ClassVar
 import numpy as np
 from typing_extensions import override
 
-from edgegossip.codecs.base import Body, Ctx
+from edgegossip.codecs.base import Body, Ctx, StatelessCodec
 from edgegossip.codecs.checks import flat
 from edgegossip.codecs.levels import geometric_levels, increases_from_0_to_1
 from edgegossip.codecs.quantised import (
@@ -49,7 +49,7 @@ _MAX_LIST = 2 + 125  # its inner levels fit the frame's parameters
 
 
 @dataclass(frozen=True, slots=True)
-class ElastiQuant(QuantisedBodies[Layout]):
+class ElastiQuant(QuantisedBodies[Layout], StatelessCodec):
     """`bits` a value (the sign included), 16 a bucket. `levels` empty: geometric ones with `ratio`;
     ratio 0: the default for these bits. Its state is the layout."""
 
@@ -78,10 +78,6 @@ class ElastiQuant(QuantisedBodies[Layout]):
             inner = np.array(self.levels[1:-1], "<f4").tobytes()
             return _HEAD.pack(self.bits, _LIST, self.bucket) + inner
         return _HEAD.pack(self.bits, _GEOMETRIC, self.bucket) + struct.pack("<d", self.p)
-
-    @override
-    def init(self, layout: Layout) -> Layout:
-        return layout
 
     @override
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
@@ -128,15 +124,6 @@ def _levels_error(levels: tuple[float, ...], bits: int) -> str:
     return ""
 
 
-def _can_be_told_apart(bits: int, ratio: float) -> bool:
-    """Whether all geometric levels differ in float32."""
-    try:
-        ElastiQuant(bits, ratio)
-    except ConfigError:
-        return False
-    return True
-
-
 def _from_params(params: bytes) -> ElastiQuant:
     if len(params) < _HEAD.size:
         raise DecodeError(
@@ -144,23 +131,19 @@ def _from_params(params: bytes) -> ElastiQuant:
         )
     bits, kind, bucket = _HEAD.unpack_from(params)
     rest = params[_HEAD.size :]
-    if not 2 <= bits <= 8 or bucket_error(bucket):
-        raise DecodeError(f"elastiquant with {bits} bits and buckets of {bucket} does not exist")
-    if kind == _GEOMETRIC and len(rest) == 8:
-        ratio = struct.unpack("<d", rest)[0]
-        if _RATIO.low <= ratio <= _RATIO.high and ratio and _can_be_told_apart(bits, ratio):
+    try:
+        if kind == _GEOMETRIC and len(rest) == 8 and (ratio := struct.unpack("<d", rest)[0]):
             return ElastiQuant(bits, ratio, bucket=bucket)
-    elif kind == _LIST and len(rest) % 4 == 0:
-        levels = (0.0, *np.frombuffer(rest, "<f4").tolist(), 1.0)
-        if not _levels_error(levels, bits):
-            return ElastiQuant(bits, levels=levels, bucket=bucket)
+        if kind == _LIST and len(rest) % 4 == 0:
+            return ElastiQuant(bits, levels=(0.0, *np.frombuffer(rest, "<f4").tolist(), 1.0), bucket=bucket)
+    except ConfigError as error:
+        raise DecodeError(str(error)) from None
     raise DecodeError("the elastiquant parameters describe no increasing levels from 0 to 1")
 
 
-_RATIO = Param("ratio", 0.0, "ratio p of neighbouring levels; 0: 0.5 up to 4 bits, else 0.9", low=0.0, high=0.9999)
 _ALL = (
     Param("bits", 4, "bits a value, sign included", low=2, high=8),
-    _RATIO,
+    Param("ratio", 0.0, "ratio p of neighbouring levels; 0: 0.5 up to 4 bits, else 0.9", low=0.0, high=0.9999),
     Param("levels", (), "increasing levels from 0 to 1 instead of a ratio", low=0.0, high=1.0),
     Param("norm", "l2", "norm of a bucket", choices=("l2", "linf")),
     BUCKET,

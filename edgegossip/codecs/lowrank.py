@@ -16,54 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from edgegossip.codecs.base import Body, Codec, Ctx
+from edgegossip.codecs.base import Body, Codec, Ctx, StatelessCodec
 from edgegossip.codecs.checks import flat, require_body_bytes, require_input, require_out
 from edgegossip.codecs.keys import tensor_key
-from edgegossip.codecs.registry import Family, Param, check_fields
+from edgegossip.codecs.registry import Family, Param, check_fields, from_packed
 from edgegossip.layout import Layout
 from edgegossip.native import half, matrix
 from edgegossip.native.quantise import uniform32
-from edgegossip.types import DecodeError, Vec
+from edgegossip.types import ConfigError, DecodeError, Vec
 
 MAX_RANK = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Unfolded:
-    """A non-empty tensor of a layout as the matrix [first dimension, all others], or as it is (rows
-    = 0)."""
-
-    index: int  # in the layout
-    start: int  # of its values in the vector
-    size: int
-    rows: int
-    cols: int
-
-    @property
-    def part(self) -> slice:
-        """Return where its values lie in the vector."""
-        return slice(self.start, self.start + self.size)
-
-
-def unfolded(layout: Layout, rank: int) -> Iterator[Unfolded]:
-    """Yield every non-empty tensor. A matrix is one of two or more dimensions with rank * (rows +
-    cols) < rows * cols."""
-    for k, tensor in enumerate(layout.tensors):
-        if tensor.size == 0:
-            continue
-        rows, cols = (tensor.shape[0], math.prod(tensor.shape[1:])) if len(tensor.shape) > 1 else (0, 0)
-        if rank * (rows + cols) >= rows * cols:
-            rows = cols = 0
-        yield Unfolded(k, int(layout.offsets[k]), tensor.size, rows, cols)
-
-
-def rank_from_wire(rank: int, name: str) -> int:
-    """Raises DecodeError unless it is one that `get` accepts."""
-    if not 1 <= rank <= MAX_RANK:
-        raise DecodeError(f"the {name} parameters name rank {rank}; ranks are 1 to {MAX_RANK}")
-    return rank
-
-
 MAX_SIDE = 512  # of a band
 _AS_VALUES = 0xFFFF  # instead of a number of atoms
 _COUNT = struct.Struct("<H")
@@ -72,14 +34,15 @@ _ROUNDING = 2.0**-48  # times the side: what counts as zero beside the largest s
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Some rows of a matrix, or a whole one, or (rows = 0) a tensor that travels as it is."""
+    """A non-empty tensor of a layout as the matrix [first dimension, all others], or some rows of
+    it; or (rows = 0) as it is."""
 
-    tensor: int
+    tensor: int  # its index in the layout
     start: int  # of its values in the vector
     size: int
     rows: int
     cols: int
-    first_atom: int  # its first atom's number within the tensor
+    first_atom: int = 0  # its first atom's number within the tensor
 
     @property
     def part(self) -> slice:
@@ -92,21 +55,29 @@ class Band:
         return min(2 * rank + 8, (self.size - 1) // (self.rows + self.cols))
 
 
+def unfolded(layout: Layout, rank: int) -> Iterator[Band]:
+    """Yield every non-empty tensor. A matrix is one of two or more dimensions with rank * (rows +
+    cols) < rows * cols."""
+    for k, tensor in enumerate(layout.tensors):
+        if tensor.size == 0:
+            continue
+        rows, cols = (tensor.shape[0], math.prod(tensor.shape[1:])) if len(tensor.shape) > 1 else (0, 0)
+        if rank * (rows + cols) >= rows * cols:
+            rows = cols = 0
+        yield Band(k, int(layout.offsets[k]), tensor.size, rows, cols)
+
+
 def bands(layout: Layout, rank: int) -> Iterator[Band]:
     """Yield every non-empty tensor in layout order, in one band or several."""
     for t in unfolded(layout, rank):
-        yield from _bands_of(t)
-
-
-def _bands_of(t: Unfolded) -> Iterator[Band]:
-    count = -(-t.rows // MAX_SIDE) if min(t.rows, t.cols) > MAX_SIDE else 1
-    first_atom = 0
-    for b in range(count):
-        top, bottom = t.rows * b // count, t.rows * (b + 1) // count
-        rows = bottom - top
-        size = rows * t.cols if t.rows else t.size
-        yield Band(t.index, t.start + top * t.cols, size, rows, t.cols, first_atom)
-        first_atom += min(rows, t.cols)
+        count = -(-t.rows // MAX_SIDE) if min(t.rows, t.cols) > MAX_SIDE else 1
+        first_atom = 0
+        for b in range(count):
+            top, bottom = t.rows * b // count, t.rows * (b + 1) // count
+            rows = bottom - top
+            size = rows * t.cols if t.rows else t.size
+            yield Band(t.tensor, t.start + top * t.cols, size, rows, t.cols, first_atom)
+            first_atom += min(rows, t.cols)
 
 
 def probabilities(norms: Sequence[float], rank: int) -> list[float]:
@@ -129,7 +100,7 @@ def probabilities(norms: Sequence[float], rank: int) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Atomo(Codec[Layout]):
+class Atomo(StatelessCodec):
     """Sampled spectral atoms of every matrix. Its state is the layout.
 
     `atomo`: a random sample of a matrix's singular vectors, unbiased (Wang, Sievert, Liu,
@@ -177,10 +148,6 @@ class Atomo(Codec[Layout]):
     @override
     def wire_params(self) -> bytes:
         return bytes((self.rank,))
-
-    @override
-    def init(self, layout: Layout) -> Layout:
-        return layout
 
     @override
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
@@ -267,12 +234,6 @@ def _bytes_of(factors: NDArray[np.float32]) -> NDArray[np.uint8]:
     return factors.reshape(-1).view(np.uint8)
 
 
-def _atomo_from_params(params: bytes) -> Atomo:
-    if len(params) != 1:
-        raise DecodeError(f"atomo needs 1 byte of parameters, the rank, got {len(params)}")
-    return Atomo(rank_from_wire(params[0], "atomo"))
-
-
 _ATOMO_RANK = Param("rank", 3, "expected number of singular vectors sent of every matrix", low=1, high=MAX_RANK)
 
 
@@ -345,7 +306,7 @@ class PowerSgd(Codec[PowerSgdState]):
     @override
     def init(self, layout: Layout) -> PowerSgdState:
         parts = [
-            uniform32(tensor_key(_START_KEY, t.index), 0, self.rank * t.cols)
+            uniform32(tensor_key(_START_KEY, t.tensor), 0, self.rank * t.cols)
             for t in unfolded(layout, self.rank)
             if t.rows
         ]
@@ -407,17 +368,17 @@ class PowerSgd(Codec[PowerSgdState]):
         for t, section in self._sections(layout):
             self._require_sound(data[section], t, layout)
 
-    def _require_sound(self, section: memoryview, t: Unfolded, layout: Layout) -> None:
+    def _require_sound(self, section: memoryview, t: Band, layout: Layout) -> None:
         if t.rows:
             sound = matrix.factors_sound(section, t.rows, t.cols, self.rank, self.values)
         else:
             sound = half.finite(self.values, section)
         if not sound:
             raise DecodeError(
-                f"the powersgd body holds NaN, infinite or impossible values in tensor {layout.tensors[t.index].name}"
+                f"the powersgd body holds NaN, infinite or impossible values in tensor {layout.tensors[t.tensor].name}"
             )
 
-    def _sections(self, layout: Layout) -> Iterator[tuple[Unfolded, slice]]:
+    def _sections(self, layout: Layout) -> Iterator[tuple[Band, slice]]:
         """Every non-empty tensor and its part of the body."""
         at = 0
         for t in unfolded(layout, self.rank):
@@ -431,12 +392,10 @@ class PowerSgd(Codec[PowerSgdState]):
         return max((section.stop for _, section in self._sections(layout)), default=0)
 
 
-def _powersgd_from_params(params: bytes) -> PowerSgd:
-    if len(params) != 2 or params[1] >= len(_FORMS):
-        raise DecodeError(
-            f"powersgd needs 2 bytes of parameters, rank and form of values (0 or 1), got {params.hex(' ')}"
-        )
-    return PowerSgd(rank_from_wire(params[0], "powersgd"), _FORMS[params[1]])
+def _of_numbers(rank: int, form: int) -> PowerSgd:
+    if form >= len(_FORMS):
+        raise ConfigError(f"codec powersgd: there is no form {form} of values")
+    return PowerSgd(rank, _FORMS[form])
 
 
 _POWERSGD_PARAMS = (
@@ -452,7 +411,7 @@ FAMILIES = (
         "a random sample of every matrix's singular vectors, unbiased",
         (_ATOMO_RANK,),
         wire_id=Atomo.wire_id,
-        from_params=_atomo_from_params,
+        from_params=from_packed("atomo", struct.Struct("B"), Atomo),
     ),
     Family(
         "powersgd",
@@ -460,6 +419,6 @@ FAMILIES = (
         "every matrix as two thin ones, by a power iteration a message, with error feedback",
         _POWERSGD_PARAMS,
         wire_id=PowerSgd.wire_id,
-        from_params=_powersgd_from_params,
+        from_params=from_packed("powersgd", struct.Struct("BB"), _of_numbers),
     ),
 )

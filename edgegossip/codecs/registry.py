@@ -8,6 +8,7 @@ decode has a name and no id.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -232,6 +233,22 @@ class Registry:
                 if (family := self.family(name)) is not None and family.wire_id == codec_id:
                     return family
         return None
+
+
+def from_packed(name: str, packed: struct.Struct, make: Callable[..., Codec[Any]]) -> Callable[[bytes], Codec[Any]]:
+    """Return a `from_params` for parameters that travel packed so, of which `make` makes a codec;
+    what it refuses is refused."""
+
+    def from_params(params: bytes) -> Codec[Any]:
+        if len(params) != packed.size:
+            size = f"{packed.size} byte{'s' * (packed.size != 1)}"
+            raise DecodeError(f"{name} has {size} of wire parameters, the frame carries {len(params)}")
+        try:
+            return make(*packed.unpack(params))
+        except ConfigError as error:
+            raise DecodeError(str(error)) from None
+
+    return from_params
 
 
 def preset(name: str, family: Family, help: str, **defaults: Any) -> Family:

@@ -12,7 +12,6 @@ norm (2^-134 below 2^-126), and values beyond that largest one are sent as it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from edgegossip.codecs.base import Body, Ctx
+from edgegossip.codecs.base import Body, Ctx, StatelessCodec
 from edgegossip.codecs.checks import flat
 from edgegossip.codecs.levels import MAX_LEVELS, LevelRule, levels_for, smooth_loss, uniform_levels
 from edgegossip.codecs.quantised import (
@@ -32,17 +31,16 @@ from edgegossip.codecs.quantised import (
     bucket_error,
     encode_body,
 )
-from edgegossip.codecs.registry import Family, Param, check_fields, preset
+from edgegossip.codecs.registry import Family, Param, check_fields, from_packed, preset
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import LevelKind, Quantiser
 from edgegossip.types import ConfigError, DecodeError, UsageError, Vec
 
 _PARAMS = struct.Struct("<BI")  # bits, bucket
-_MIN_BITS, _MAX_BITS = 2, 16
 
 
 @dataclass(frozen=True, slots=True)
-class Qsgd(QuantisedBodies[Layout]):
+class Qsgd(QuantisedBodies[Layout], StatelessCodec):
     """`bits` a value (the sign included), 16 a bucket. Its state is the layout."""
 
     bits: int = 4
@@ -60,10 +58,6 @@ class Qsgd(QuantisedBodies[Layout]):
     @override
     def wire_params(self) -> bytes:
         return _PARAMS.pack(self.bits, self.bucket)
-
-    @override
-    def init(self, layout: Layout) -> Layout:
-        return layout
 
     @override
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
@@ -91,31 +85,15 @@ class QsgdInf(Qsgd):
     norm: ClassVar[str] = "linf"
 
 
-def _from_params(name: str, make: Callable[[int, int], Qsgd]) -> Callable[[bytes], Qsgd]:
-    def from_params(params: bytes) -> Qsgd:
-        if len(params) != _PARAMS.size:
-            raise DecodeError(f"{name} has {_PARAMS.size} bytes of wire parameters, the frame carries {len(params)}")
-        bits, bucket = _PARAMS.unpack(params)
-        if not _MIN_BITS <= bits <= _MAX_BITS or bucket_error(bucket):
-            raise DecodeError(f"{name} with {bits} bits and buckets of {bucket} does not exist")
-        return make(bits, bucket)
-
-    return from_params
+_ALL = (Param("bits", 4, "bits a value, sign included", low=2, high=16), BUCKET, CODER)
 
 
-_ALL = (Param("bits", 4, "bits a value, sign included", low=_MIN_BITS, high=_MAX_BITS), BUCKET, CODER)
+def _family(codec: type[Qsgd], help: str) -> Family:
+    return Family(codec.name, codec, help, _ALL, codec.wire_id, from_packed(codec.name, _PARAMS, codec))
 
-_QSGD = Family(
-    "qsgd", Qsgd, "stochastic uniform levels of a bucket's L2 norm", _ALL, Qsgd.wire_id, _from_params("qsgd", Qsgd)
-)
-_QSGD_INF = Family(
-    "qsgd-inf",
-    QsgdInf,
-    "stochastic uniform levels of a bucket's largest magnitude",
-    _ALL,
-    QsgdInf.wire_id,
-    _from_params("qsgd-inf", QsgdInf),
-)
+
+_QSGD = _family(Qsgd, "stochastic uniform levels of a bucket's L2 norm")
+_QSGD_INF = _family(QsgdInf, "stochastic uniform levels of a bucket's largest magnitude")
 
 
 _LEVELS_HEAD = struct.Struct("<H")  # s

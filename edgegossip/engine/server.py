@@ -256,8 +256,7 @@ class ServerEngine:
                 self._announce(f"waiting {count - len(missing)}/{count}: missing {', '.join(missing)}", names)
                 return False
             for name in missing:
-                change = self._boards.absent_from_start(name, f"it did not join within {self._join_s:g} s")
-                self._down(change.name, change.reason)
+                self._absent_from_start(name, f"it did not join within {self._join_s:g} s")
         self._phase = self._waiting_for_boards  # nobody is joining any more: now there must be enough
         self._check_enough()
         begins = f"training goes on in round {self.round}" if self._resumed else "training starts"
@@ -551,8 +550,8 @@ class ServerEngine:
             case PresenceReport(boards):
                 self._see(boards)
             case ProcessEnded(name, reason):
-                if (change := self._boards.ended(name, reason)) is not None:
-                    self._down(change.name, change.reason)
+                if self._boards.ended(name, reason):
+                    self._down(name, reason)
 
     def _see(self, boards: Iterable[BoardPresence]) -> None:
         """Compare who is there with who was; say hello to strangers."""
@@ -572,6 +571,10 @@ class ServerEngine:
         unanswered = self._open.unanswered_hellos()
         due = (address for address in strangers if self._now_s >= _next_hello_s(unanswered.get(address, ())))
         self._ask({address: Hello(self.round) for address in due}, "hello")
+
+    def _absent_from_start(self, name: NodeId, reason: str) -> None:
+        self._boards.absent_from_start(name, reason)
+        self._down(name, reason)
 
     def _down(self, name: NodeId, reason: str) -> None:
         self._forget(self._open.drop(lambda sent: sent.name == name))
@@ -648,8 +651,7 @@ class ServerEngine:
         """Go on without a board, and say why."""
         self._boards.refuse(address)
         if self._phase == self._gathering and name in self._boards.not_joined():
-            change = self._boards.absent_from_start(name, problem)
-            self._down(change.name, change.reason)
+            self._absent_from_start(name, problem)
         self._log("refused", f"{name} cannot take part: {problem}", peer=name)
 
     def _give_up(self) -> None:
@@ -684,10 +686,8 @@ class ServerEngine:
         """Send one question a board; return the questions' numbers."""
         questions = []
         for address, instruction in instructions.items():
-            number = self._open.send(address, what, self._now_s)
-            sent = self._open.get(number)
-            assert sent is not None
-            questions.append(Question(number, address, sent.name, instruction))
+            sent = self._open.send(address, what, self._now_s)
+            questions.append(Question(sent.number, address, sent.name, instruction))
         if questions:
             self._effects.append(Ask(tuple(questions)))
         return frozenset(question.number for question in questions)

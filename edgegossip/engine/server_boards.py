@@ -88,7 +88,8 @@ class Boards:
                 continue  # nothing is new; a process that is known to have ended may have beaten a moment before
             elif silent_s < SILENT_S / 2:
                 member.up = True
-                changes.append(self._back(Change(member.name, up=True)))
+                self._back(member.name)
+                changes.append(Change(member.name, up=True))
         strangers = [a for a, board in present.items() if a not in self._ignored and board.silent_s < SILENT_S]
         return changes, strangers
 
@@ -102,7 +103,7 @@ class Boards:
             raise PeerError(f"no board of this run is named {name!r}; the names are {', '.join(self.expected)}")
         before = self._members.get(name)
         self._members[name] = KnownBoard(name, address)
-        self._back(Change(name, up=True))
+        self._back(name)
         if before is None or before.address == address:
             return None
         self._ignored.add(before.address)
@@ -112,32 +113,30 @@ class Boards:
         """Have nothing more to do with this stranger."""
         self._ignored.add(address)
 
-    def absent_from_start(self, name: NodeId, reason: str) -> Change:
+    def absent_from_start(self, name: NodeId, reason: str) -> None:
         """Go on without a board that has never been there; it may still come."""
         self.lost[name] = reason
-        return Change(name, up=False, reason=reason)
 
-    def ended(self, name: NodeId, reason: str) -> Change | None:
-        """Take note that this board's process has ended. None when the board was down already."""
-        member, change = self._members.get(name), None
+    def ended(self, name: NodeId, reason: str) -> bool:
+        """Take note that this board's process has ended; return whether the board was not down
+        already."""
+        member = self._members.get(name)
+        is_news = member is None or member.up
         if member is not None and member.up:
             self._ignored.add(member.address)
-            change = self._down(member, reason)
-        elif member is None:
-            change = Change(name, up=False, reason=reason)
+            self._down(member, reason)
         self.lost[name] = reason
         self._ended.add(name)
-        return change
+        return is_news
 
     def _down(self, member: KnownBoard, reason: str) -> Change:
         member.up, member.busy = False, 0
         self.lost[member.name] = reason
         return Change(member.name, up=False, reason=reason)
 
-    def _back(self, change: Change) -> Change:
-        self.lost.pop(change.name, None)
-        self._ended.discard(change.name)
-        return change
+    def _back(self, name: NodeId) -> None:
+        self.lost.pop(name, None)
+        self._ended.discard(name)
 
     def by_name(self, name: NodeId) -> KnownBoard | None:
         """Return the board of this name, if it has joined."""
@@ -244,14 +243,15 @@ class OpenQuestions:
         self._last = 0
         self.longest_s = 0.0  # that an answer took
 
-    def send(self, address: Address, what: str, now_s: float) -> int:
-        """Note a question to a board; return its number."""
+    def send(self, address: Address, what: str, now_s: float) -> OpenQuestion:
+        """Note a question to a board."""
         self._last += 1
         member = self._boards.by_address(address)
-        self._open[self._last] = OpenQuestion(self._last, address, member.name if member else "", what, now_s)
+        sent = OpenQuestion(self._last, address, member.name if member else "", what, now_s)
+        self._open[self._last] = sent
         if member is not None:
             member.busy = self._last
-        return self._last
+        return sent
 
     def get(self, number: int) -> OpenQuestion | None:
         """Return the question of this number, if somebody waits for its answer."""

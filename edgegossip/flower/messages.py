@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import MISSING, asdict, dataclass
+from dataclasses import fields as fields_of
+from typing import Any, TypeVar, get_type_hints
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
@@ -59,17 +60,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RunDescription:
-    """Holds what the coordinator says of the run, and a board must agree with."""
+    """Holds what the coordinator says of the run, and a board must agree with. Fields travel by
+    their names; those with a default may be missing."""
 
     run_id: bytes
-    layout_hash: int
+    layout: str  # its hash, in hexadecimal digits
     codec: str
     codec_id: int
     codec_params: bytes
     rounds: int
     down_id: int
     down_params: bytes
-    round: int = 0  # that comes next
+    round: int  # that comes next
     profiles: bool = False  # are wanted of boards: nobody else keeps their records
     instance: str = ""  # see ServerPlan
     agreement: str = ""  # as JSON; "": nothing is said
@@ -79,7 +81,7 @@ class RunDescription:
         """Return that of a run in which `round` comes next."""
         return cls(
             run_id=plan.run_id,
-            layout_hash=plan.layout.hash,
+            layout=f"{plan.layout.hash:016x}",
             codec=plan.codec.name,
             codec_id=plan.codec.wire_id,
             codec_params=plan.codec.wire_params(),
@@ -94,41 +96,18 @@ class RunDescription:
 
     def content(self) -> RecordDict:
         """Return it as the content of a message."""
-        fields: dict[str, str | int | bytes] = {
-            "ask": "hello",
-            "run-id": self.run_id,
-            "layout": f"{self.layout_hash:016x}",
-            "codec": self.codec,
-            "codec-id": self.codec_id,
-            "codec-params": self.codec_params,
-            "rounds": self.rounds,
-            "down-id": self.down_id,
-            "down-params": self.down_params,
-            "round": self.round,
-            "profiles": self.profiles,
-            "instance": self.instance,
-        }
-        if self.agreement:
-            fields["agreement"] = self.agreement
-        return RecordDict({ASK: ConfigRecord(dict(fields))})
+        said = {name.replace("_", "-"): value for name, value in asdict(self).items() if value or name != "agreement"}
+        return RecordDict({ASK: ConfigRecord({"ask": "hello", **said})})
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> RunDescription:
         """Read what `content` gives. Raises DecodeError."""
-        return cls(
-            run_id=_field(fields, "run-id", bytes),
-            layout_hash=_hex(fields),
-            codec=_text(fields, "codec"),
-            codec_id=_field(fields, "codec-id", int),
-            codec_params=_field(fields, "codec-params", bytes),
-            rounds=_field(fields, "rounds", int),
-            down_id=_field(fields, "down-id", int),
-            down_params=_field(fields, "down-params", bytes),
-            round=_field(fields, "round", int),
-            profiles=bool(fields.get("profiles")),
-            instance=_text(fields, "instance") if "instance" in fields else "",
-            agreement=_agreement(fields),
-        )
+        kinds, said = get_type_hints(cls), dict[str, Any]()
+        for field in fields_of(cls):
+            key = field.name.replace("_", "-")
+            if key in fields or field.default is MISSING:
+                said[field.name] = _field(fields, key, kinds[field.name])
+        return cls(**said)
 
     def check(
         self,
@@ -147,9 +126,9 @@ class RunDescription:
         theirs = Agreement.from_json(self.agreement) if self.agreement else Agreement({})
         if differs := difference(agreement, theirs, "on this board", "at the coordinator"):
             raise PeerError(differs)
-        if self.layout_hash != layout_hash:
+        if self.layout != (ours := f"{layout_hash:016x}"):
             raise PeerError(
-                f"the coordinator trains another model (layout {self.layout_hash:016x}, ours is {layout_hash:016x}); "
+                f"the coordinator trains another model (layout {printable(self.layout, MAX_TEXT)}, ours is {ours}); "
                 "all need the same recipe and the same edgegossip version"
             )
         if run_id is not None and self.run_id != run_id:
@@ -159,8 +138,8 @@ class RunDescription:
             )
         if (self.codec_id, self.codec_params) != (codec.wire_id, codec.wire_params()):
             raise PeerError(
-                f"the coordinator expects updates as {self.codec}, this board sends {codec.name} or the same with other "
-                "parameters; all need the same [codec] section"
+                f"the coordinator expects updates as {printable(self.codec, MAX_TEXT)}, this board sends {codec.name} or the "
+                "same with other parameters; all need the same [codec] section"
             )
         if (self.down_id, self.down_params) != (down.wire_id, down.wire_params()):
             raise PeerError(
@@ -378,14 +357,6 @@ def _text(fields: Mapping[str, Any], key: str) -> str:
 def _agreement(fields: Mapping[str, Any]) -> str:
     """Return an agreement as it came, uncut; "" where there is none, as of earlier versions."""
     return _field(fields, "agreement", str) if "agreement" in fields else ""
-
-
-def _hex(fields: Mapping[str, Any]) -> int:
-    text = _field(fields, "layout", str)
-    try:
-        return int(text, 16)
-    except ValueError:
-        raise DecodeError(f"layout {printable(text, MAX_TEXT)!r} is not a hexadecimal number") from None
 
 
 def _field(fields: Mapping[str, Any], key: str, kind: type) -> Any:

@@ -19,8 +19,8 @@ What else may happen, and what becomes of it:
   Since an edge keeps its order, it also shows that this round's message was lost, and nobody waits
   for that any more (`_lost`).
 - Messages are differences, or carry mass (`scheme.streams`): each must be taken in, in order. After
-  a gap or a restart the receiver opens a new session and gets a full state (module `streams`; here
-  "the receiver's end", "the sender's end").
+  a gap or a restart the receiver opens a new session and gets a full state (`streams.py`,
+  `sessions.py`).
 - This node was left behind: it goes on in the round of half of its in-neighbours, and if it said
   hello to them, for it has just started, with the model of one of them ("catching up").
 
@@ -30,10 +30,9 @@ half-way leaves the caller with the state that it had."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Annotated, Any, TypeAlias
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from typing_extensions import override
 
@@ -46,117 +45,31 @@ from edgegossip.gossip.base import (
     Adopted,
     Audit,
     Checkpoint,
-    GossipAlgorithm,
     Message,
     NodeView,
     RoundDone,
     Says,
-    Send,
     SetTimer,
     Suspect,
 )
 from edgegossip.gossip.fragments import fragment_at
 from edgegossip.gossip.messages import MAX_ID, number_of
-from edgegossip.gossip.scheme import Published, RoundContext, Scheme, Snapshot
+from edgegossip.gossip.scheme import RoundContext, Snapshot
+from edgegossip.gossip.sessions import Sessions
+from edgegossip.gossip.state import NO_IN_EDGE, Key, Outcome, Reliance, State, Stepped
 from edgegossip.gossip.streams import (
-    STATES_A_ROUND,
     InEdge,
-    OutEdge,
     PendingMessages,
-    challenge_of,
     incarnation_of,
-    session_id,
 )
 from edgegossip.gossip.traits import Traits
 from edgegossip.types import LocalUpdate, NodeId, PeerError, Round, UsageError, Vec, replace
 
-Key: TypeAlias = tuple[int, int]  # an edge: (member index, phase); phase 0 where nothing is streamed
-
-NO_OUT_EDGE, NO_IN_EDGE = OutEdge(), InEdge()  # before anything went over an edge
-
-
-@dataclass(frozen=True, eq=False)
-class Stepped:
-    """Holds this node's own part of a round, from `step` until the round is done."""
-
-    frame: Frame  # what out-neighbours get, without a number
-    published: Published
-    waits_s: float | None = None  # where that is not the deadline, for there is nobody to rely on
-    sent: frozenset[int] = frozenset()
-
 
 @dataclass(frozen=True, slots=True)
-class Reliance:
-    """Says how far a neighbour can be relied on to send. One that lets deadlines pass has to send
-    messages of further rounds, in time or late, before it may cost another; each time twice as
-    many. So over R rounds it costs 2 + log2(R) deadlines, whatever it does, and one that is only
-    slow is waited for."""
-
-    FREE = 2  # deadlines
-
-    missed: int = 0  # deadlines that this node waited for in vain
-    sent: int = 0  # messages of further rounds since then
-    newest: Round = -1  # that it has sent a message of
-
-    @property
-    def holds(self) -> bool:
-        """Whether a round waits for it."""
-        return self.missed < self.FREE or self.sent >= 1 << (self.missed - self.FREE)
-
-    def miss(self) -> Reliance:
-        """Return what is left after one more deadline."""
-        return replace(self, missed=self.missed + 1, sent=0)
-
-
-@dataclass(frozen=True, eq=False)
-class State:
-    """Holds one node's state. Immutable; arrays and mappings in it are never written to once they
-    are there."""
-
-    view: NodeView
-    index: int
-    round: Round
-    ctx: RoundContext  # the three above, and what follows from them
-    math: Any  # the scheme's state
-    incarnation: int  # which history the totals belong to
-    epoch: int  # of this process
-    out: Mapping[Key, OutEdge] = field(default_factory=dict)
-    in_: Mapping[Key, InEdge] = field(default_factory=dict)
-    inbox: PendingMessages = field(default_factory=PendingMessages)
-    stepped: Stepped | None = None
-    refused: frozenset[int] = frozenset()  # senders whose message of this round could not be used
-    lingering: bool = False  # the quorum is there
-    sessions: int = 0  # that this process has opened
-    claims: Mapping[int, Round] = field(default_factory=dict)  # who says we are far behind; their round
-    reliance: Mapping[int, Reliance] = field(default_factory=dict)  # on who has let a deadline pass
-    late: int = 0  # messages of a round that was over, dropped
-    duplicates: int = 0  # second messages of one sender and round, dropped
-
-    def out_edge(self, key: Key) -> OutEdge:
-        """Return the sender's end of an edge."""
-        return self.out.get(key, NO_OUT_EDGE)
-
-    def in_edge(self, key: Key) -> InEdge:
-        """Return the receiver's end of an edge."""
-        return self.in_.get(key, NO_IN_EDGE)
-
-    def with_out(self, key: Key, edge: OutEdge, **changes: Any) -> State:
-        """Return the state with this sender's end, and other changes."""
-        return replace(self, out={**self.out, key: edge}, **changes)
-
-    def with_in(self, key: Key, edge: InEdge, **changes: Any) -> State:
-        """Return the state with this receiver's end, and other changes."""
-        return replace(self, in_={**self.in_, key: edge}, **changes)
-
-
-Outcome: TypeAlias = tuple[State, list[Action]]
-
-
-@dataclass(frozen=True, slots=True)
-class Synchronous(GossipAlgorithm[State]):
+class Synchronous(Sessions):
     """The algorithm that goes by rounds, around the mathematics of `scheme`."""
 
-    scheme: Scheme[Any]
     staleness: Annotated[int, Range(0, 1000, "rounds that a neighbour's news may be old")] = 0
     quorum: Annotated[float, Range(0, 1, "share of live neighbours; the rest gets linger_s", above=True)] = 1.0
     linger_s: Annotated[float, Range(0, 86_400, "seconds that the rest gets after the quorum", above=True)] = 1.0
@@ -356,11 +269,6 @@ class Synchronous(GossipAlgorithm[State]):
     def _context(self, view: NodeView, index: int, round: Round) -> RoundContext:
         return RoundContext.at(view, index, round, self.scheme.fragments)
 
-    def _phase(self, s: State, round: Round) -> int:
-        """Return the phase whose streams a round goes over: they are kept apart, since their
-        receivers differ."""
-        return round % s.view.topology.period if self.scheme.streams else 0
-
     def _silent(self, s: State) -> Iterator[int]:
         """Yield in-neighbours that are up, of whom there is no news that is new enough, and no
         refused message either."""
@@ -469,34 +377,6 @@ class Synchronous(GossipAlgorithm[State]):
         """Tell whether a message is kept: its round has not come, or its values cannot be judged,
         for nothing was trained here that they could be held against."""
         return frame.round > s.round or (s.round == 0 and s.stepped is None)
-
-    # -- The round's own message, on its way out
-
-    def _send(self, s: State, to: Iterable[int], advance: bool) -> Outcome:
-        """Send this round's message to those of `to` that are up and, for a stream, have opened it.
-        The number is the edge's. `advance`: it is new on these edges."""
-        assert s.stepped is not None
-        stepped, streams, phase = s.stepped, self.scheme.streams, self._phase(s, s.round)
-        frame, numbers, own = stepped.frame, stepped.published.numbers, stepped.published.own or {}
-        sends: list[Action] = []
-        sent: list[int] = []
-        out = dict(s.out)
-        for k in to:
-            edge, name = s.out_edge((k, phase)), s.view.members[k]
-            gets = name not in s.view.down and (edge.session or not streams)
-            # A stream moves on with every round, sent or not: who missed it must see the gap.
-            if advance if streams else gets:
-                edge = edge.advanced()
-            if gets:
-                aux = {**numbers[k]} if k in numbers else {}
-                if streams:
-                    aux[Aux.SESSION], aux[Aux.EPOCH] = edge.session, s.epoch
-                    if edge.position == 1:
-                        aux[Aux.FRESH] = self.scheme.fingerprint(s.math)
-                sends.append(Send(name, replace(frame, sequence=edge.position, aux=aux, body=own.get(k, frame.body))))
-                sent.append(k)
-            out[k, phase] = edge
-        return replace(s, out=out, stepped=replace(stepped, sent=stepped.sent.union(sent))), sends
 
     # -- Messages that come in: taken in, kept, dropped, or a reason for a new session
 
@@ -611,59 +491,7 @@ class Synchronous(GossipAlgorithm[State]):
         edge = edge.advanced(frame.round) if self.scheme.streams else edge.received(frame.round)
         return s.with_in(key, edge, math=math_), []
 
-    # -- Streams, the receiver's end
-
-    def in_keys(self, s: State) -> tuple[Key, ...]:
-        """Return every edge, and phase if it matters, on which somebody sends to this node."""
-        return _keys(s.view.topology, s.index, self.scheme.streams)[0]  # type: ignore[arg-type]
-
-    def open_sessions(self, s: State, keys: Iterable[Key], challenge: float | None = None) -> Outcome:
-        """Ask for a new session of each of these streams whose sender is up."""
-        actions: list[Action] = []
-        for key in keys:
-            session = session_id(s.view, *key, s.sessions)
-            edge = s.in_edge(key).opening_session(session, s.sessions + 1, s.round)
-            s = s.with_in(key, edge, sessions=s.sessions + 1)
-            actions += self._hello_for_session(s, key, challenge)
-        return s, actions
-
-    def _hello_for_session(self, s: State, key: Key, challenge: float | None = None) -> list[Action]:
-        """Send a HELLO with the session that is being opened; with FRESH if nothing of this stream
-        has ever come."""
-        edge = s.in_edge(key)
-        aux: dict[int, float] = {Aux.SESSION: edge.opening, Aux.INCARNATION: s.incarnation, Aux.EPOCH: s.epoch}
-        if not edge.established:
-            aux[Aux.FRESH] = self.scheme.fingerprint(s.math)
-        if challenge is not None:
-            aux[Aux.CHALLENGE] = challenge
-        return self._hello(s, key, aux, edge.number)
-
-    def _hello(self, s: State, key: Key, aux: dict[int, float], number: int = 1) -> list[Action]:
-        """Send a HELLO. It has this node's round too, so that one that is far behind is offered the
-        receiver's model."""
-        to, phase = s.view.members[key[0]], key[1]
-        if to in s.view.down:
-            return []
-        if phase:
-            aux = {**aux, Aux.PHASE: phase}
-        return [Send(to, messages.control(s.view, Kind.HELLO, s.round, number, aux, None))]
-
-    def _reminders(self, s: State) -> list[Action]:
-        """Ask again, once a round, for what was asked for and did not come, and remind receivers of
-        broken streams.
-
-        Where all begin together those of whom nothing has come yet are not reminded: their HELLOs
-        wait, unread while we trained, and come before anything else of theirs. Without streams it
-        is asked whether we are far behind, of those whom we have not heard since we began."""
-        actions: list[Action] = []
-        for key in sorted([k for k, e in s.in_.items() if e.opening and e.asked < s.round]):
-            actions += self._hello_for_session(s, key)  # in its round the sender's own reminder does
-        begun = s.round > 0 or s.inbox.frames  # of later rounds: others began before us
-        for key in self.out_keys(s) if self.scheme.streams else ():
-            edge = s.out_edge(key)
-            if not edge.session and (begun or edge.incarnations or s.in_edge(key).established):
-                actions += self._hello(s, key, {})
-        return actions
+    # -- Full states that come in
 
     def _receive_state(self, s: State, sender: int, frame: Frame) -> Outcome:
         """Take in a part of a full state.
@@ -708,163 +536,6 @@ class Synchronous(GossipAlgorithm[State]):
         s = s.with_in(key, s.in_edge(key).restored(session, position, full.round - 1, epoch), math=math_)
         return self._drain(s, key[0])
 
-    # -- Streams, the sender's end
-
-    def out_keys(self, s: State) -> tuple[Key, ...]:
-        """Return every edge, and phase if it matters, on which this node sends."""
-        return _keys(s.view.topology, s.index, self.scheme.streams)[1]  # type: ignore[arg-type]
-
-    def _receive_hello(self, s: State, sender: int, frame: Frame) -> Outcome:
-        """Open a stream of ours, as the other end wants, or ask it to open one of its."""
-        name = s.view.members[sender]
-        key = (sender, number_of(frame, Aux.PHASE, 0, s.view.topology.period - 1, default=0))
-        if Aux.SESSION not in frame.aux:
-            if key not in self.in_keys(s):
-                raise PeerError(f"{name} sends nothing to {s.view.node}, and asked for a session")
-            challenge = frame.aux.get(Aux.CHALLENGE)
-            if self._must_open(s, key):
-                return self.open_sessions(s, [key], challenge)
-            return s, self._hello_for_session(s, key, challenge)
-        if key not in self.out_keys(s):
-            raise PeerError(f"{name} opened a stream that {s.view.node} does not send")
-        behind = frame.round + self._ahead(s) < s.round
-        session = number_of(frame, Aux.SESSION, 1, MAX_ID)
-        if self.scheme.streams:
-            return self._session_opened(s, key, frame, session, behind)
-        return self._send_state(s, key, session, behind) if behind else (s, [])
-
-    def _must_open(self, s: State, key: Key) -> bool:
-        """Tell whether a sender that knows of no session needs a new one, or only to hear again of
-        the one that is being opened. Of that there must be nothing yet: it would be of a process
-        that is gone, which may have sent something else."""
-        edge = s.in_edge(key)
-        kept = any(f.aux.get(Aux.SESSION) == edge.opening for f in s.inbox.of(key[0]))
-        return not edge.opening or kept or edge.parts_of[0] == edge.opening
-
-    def _session_opened(self, s: State, key: Key, frame: Frame, session: int, behind: bool) -> Outcome:
-        """Judge a receiver's HELLO with a session: believe it or not, note it, answer it."""
-        edge, totals = s.out_edge(key), self.scheme.totals
-        down = s.view.members[key[0]] in s.view.down
-        incarnation = number_of(frame, Aux.INCARNATION, 1, MAX_ID)
-        process = number_of(frame, Aux.EPOCH, 1, MAX_ID)
-
-        # 1. One of an earlier session, or of an earlier incarnation that is known to be gone,
-        #    changes nothing.
-        if edge.is_late(process, frame.sequence) or (totals and edge.is_retired(incarnation)):
-            return s, []
-
-        # 2. A new incarnation makes the totals start at zero, for good. The HELLO may be late and
-        #    of an old one that we never heard of, so the receiver has to show that it is there, by
-        #    a number that only its answer can bring.
-        if totals and edge.is_unknown(incarnation):
-            if down:
-                return s.with_out(key, edge.closed()), []
-            challenge = challenge_of(s.view, *key, incarnation)
-            if frame.aux.get(Aux.CHALLENGE) != challenge:
-                # Noted as an answer: if it is lost with a connection, `_on_peers_down` has it asked
-                # for again.
-                s = s.with_out(key, replace(edge, answers=max(1, edge.answers)))
-                return s, self._hello(s, key, {Aux.CHALLENGE: challenge})
-            s = replace(s, math=self.scheme.forget(s.math, *key))
-
-        # 3. The session is noted. One that counts as down is not answered: it has to ask again
-        #    once it is up.
-        known = edge.session == session
-        edge = edge.opened(session, incarnation, process, frame.sequence)
-        if down:
-            return s.with_out(key, edge.closed()), []
-        s = s.with_out(key, edge)
-
-        # 4. One that started as this node did, and has missed nothing, begins with the first
-        #    message, if there is one.
-        alike = frame.aux.get(Aux.FRESH) == self.scheme.fingerprint(s.math)
-        if alike and not behind and self._nothing_missed(s, key, edge):
-            if edge.position == 0 or (known and s.stepped is not None and key[0] in s.stepped.sent):
-                return s, []
-            if edge.answers >= STATES_A_ROUND:
-                return s.with_out(key, edge.deferred()), []
-            return self._send(s.with_out(key, edge.answered()), [key[0]], advance=False)
-
-        # 5. Everybody else gets the full state.
-        return self._send_state(s, key, session, behind)
-
-    def _nothing_missed(self, s: State, key: Key, edge: OutEdge) -> bool:
-        """Tell whether one that has nothing yet can begin with the message of this round, or the
-        next."""
-        if edge.position == 0:
-            return True
-        # This round's message went to an incarnation that is gone, and push-sum has written it off.
-        if len(edge.incarnations) > 1:
-            return False
-        this_round = s.stepped is not None and key[1] == s.ctx.phase and key[0] in s.ctx.neighbours.out
-        return edge.position == 1 and this_round
-
-    def _send_state(self, s: State, key: Key, session: int, behind: bool) -> Outcome:
-        """Send the full state, in parts; to one that is far behind the model as the last."""
-        edge, to = s.out_edge(key), s.view.members[key[0]]
-        if to in s.view.down:
-            return s, []
-        # Who is far behind asks for itself again, and gets the model then.
-        if edge.answers >= STATES_A_ROUND:
-            return (s, []) if behind else (s.with_out(key, edge.deferred()), [])
-        full = self.scheme.full(s.math, *key)
-        vectors = [*full.vectors, self.scheme.model(s.math)] if behind else full.vectors
-        # The first round that is not in it: the present one, unless its message is.
-        next_round = s.round if s.stepped is None else s.round + 1
-        aux = {
-            **full.numbers,
-            Aux.SESSION: session,
-            Aux.INCARNATION: s.incarnation,
-            Aux.PARTS: len(vectors),
-            Aux.PHASE: key[1],
-            Aux.EPOCH: s.epoch,
-        }
-        if behind:
-            aux[Aux.MODEL] = 1
-        sends: list[Action] = []
-        for part, vec in enumerate(vectors):
-            numbers = {**aux, Aux.PART: part}
-            sends.append(Send(to, messages.control(s.view, Kind.STATE, next_round, edge.position + 1, numbers, vec)))
-        return s.with_out(key, edge.answered()), sends
-
-    def _send_owed_states(self, s: State, owed: Iterable[Key]) -> Outcome:
-        """Send, at the start of a round, full states for those who opened a session in the last one
-        after they had got as many as a round allows. Without its full state nothing that is said in
-        that session can be used, and who opened it would wait for its deadline."""
-        actions: list[Action] = []
-        for key in owed:
-            s, sends = self._send_state(s, key, s.out_edge(key).session, behind=False)
-            actions += sends
-        return s, actions
-
-    def _on_peers_down(self, s: State, gone: set[int]) -> State:
-        """Have those that went down ask for their streams again, once they are up: who is sent a
-        full state may not have got it, and would wait for it."""
-        lost = {key: edge.closed() for key, edge in s.out.items() if key[0] in gone and edge.answers}
-        return replace(s, out={**s.out, **lost}) if lost else s
-
-    def _on_peers_up(self, s: State, back: set[int]) -> Outcome:
-        """Open the streams of those that are up again, if they were never established, and have
-        them open anew those that they have not opened: their HELLO came while they counted as down,
-        or went to a process that is gone."""
-        keys = [k for k in self.in_keys(s) if k[0] in back and not s.in_edge(k).established]
-        s, actions = self.open_sessions(s, keys if self.scheme.streams else [])
-        for key in self.out_keys(s):
-            if key[0] in back and not s.out_edge(key).session:
-                actions += self._hello(s, key, {})
-        return s, actions
-
-    def _break_streams(self, s: State, math_: Any) -> State:
-        """Have receivers ask for `math_` before it takes the place of what they hold, where it
-        has nothing to do with that. The numbers go on, by two: one would look like the first
-        message."""
-        phases = range(s.view.topology.period)
-        moved = {p for p in phases if self.scheme.public(s.math, p) is not self.scheme.public(math_, p)}
-        if not moved:
-            return s
-        keys = [k for k in {*s.out, *self.out_keys(s)} if k[1] in moved]
-        return replace(s, out={**s.out, **{k: s.out_edge(k).closed().advanced(2) for k in keys}})
-
     # -- Catching up: how a node that slept, or begins late, gets on a level with the others
     #
     # It goes on in the others' round when at least half of its in-neighbours that are up are far
@@ -873,6 +544,7 @@ class Synchronous(GossipAlgorithm[State]):
     # neighbour is half of them, so that one message is not enough: it goes no further than two
     # messages of different rounds, both of which can be decoded, bear out.
 
+    @override
     def _ahead(self, s: State) -> int:
         """Return how many rounds ahead of us is far. In a strongly connected graph without
         deadlines nobody can be more than n - 1 hops ahead; on each of them a node goes on for
@@ -935,13 +607,3 @@ class Synchronous(GossipAlgorithm[State]):
         if not stepped:
             return s, [Checkpoint(), *actions]
         return s, [SetTimer(None), Checkpoint(), RoundDone(target - 1, math.nan, math.nan), *actions]
-
-
-@lru_cache(maxsize=64)
-def _keys(topology: Any, index: int, streams: bool) -> tuple[tuple[Key, ...], tuple[Key, ...]]:
-    """Return the keys of edges in and out, sorted: asked for several times a round, and the same
-    all along."""
-    rounds = [(r if streams else 0, topology.neighbours(index, r)) for r in range(topology.period)]
-    into = {(j, phase) for phase, neighbours in rounds for j in neighbours.in_}
-    out = {(k, phase) for phase, neighbours in rounds for k in neighbours.out}
-    return tuple(sorted(into)), tuple(sorted(out))

@@ -36,7 +36,11 @@ class Address:
     @property
     def is_numeric(self) -> bool:
         """Whether the host is an IP address, and no name."""
-        return _is_numeric(self.host)
+        try:
+            ipaddress.ip_address(self.host.partition("%")[0])
+        except ValueError:
+            return False
+        return True
 
     @property
     def is_loopback(self) -> bool:
@@ -71,17 +75,9 @@ def parse(text: str, what: str, *, any_port: bool = False) -> Address:
 def parse_host(text: str, what: str, port: int) -> Address:
     """Read the same where the port may be left out and is then `port`: host, host:port, ipv6,
     [ipv6], [ipv6]:port."""
-    if _is_numeric(text):
-        return Address(text, port)
+    if (address := Address(text, port)).is_numeric:
+        return address
     return parse(f"{text}:{port}" if ":" not in text or text.endswith("]") else text, what)
-
-
-def _is_numeric(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True
 
 
 def listen_address(text: str, *, insecure: bool) -> Address:

@@ -15,7 +15,7 @@ from edgegossip.recipe import Recipe, TrainingSection
 from edgegossip.training import models
 from edgegossip.training.base import require_plain_steps
 from edgegossip.training.data import Board, Description, describe, is_custom, locate, open_data
-from edgegossip.training.names import import_function, is_custom_function, unknown
+from edgegossip.training.names import check_params, import_function, is_custom_function, unknown
 from edgegossip.types import ConfigError, DataError
 
 # Of each task: what its targets may be (`Description.target`), and its training.task_params.
@@ -168,7 +168,7 @@ def check_task(section: TrainingSection) -> None:
     if section.task not in ("auto", *TASKS):
         raise unknown("training.task", section.task, ["auto", *TASKS, "module:function"])
     allowed = sorted({p for _, ps in TASKS.values() for p in ps}) if section.task == "auto" else TASKS[section.task][1]
-    _check_params("training.task_params", section.task, section.task_params, allowed)
+    check_params("training.task_params", section.task, section.task_params, allowed)
 
 
 def task_of(section: TrainingSection, about: Description) -> str:
@@ -183,7 +183,7 @@ def task_of(section: TrainingSection, about: Description) -> str:
             f'training.task = "{name}" does not fit data whose targets are {_TARGETS[about.target]}: '
             f"set training.task = {' or '.join(fitting)}, or data.target"
         )
-    _check_params("training.task_params", name, section.task_params, TASKS[name][1])
+    check_params("training.task_params", name, section.task_params, TASKS[name][1])
     return name
 
 
@@ -204,7 +204,7 @@ def check_optimizer(section: TrainingSection) -> None:
     for name in ("lr", "weight_decay", *(("momentum", "nesterov") if section.optimizer == "sgd" else ())):
         if name in section.optimizer_params:
             raise ConfigError(f"{key}.{name} cannot be set: it has a key of its own, training.{name}")
-    _check_params(key, section.optimizer, section.optimizer_params, allowed)
+    check_params(key, section.optimizer, section.optimizer_params, allowed)
 
 
 def check_device(section: TrainingSection) -> None:
@@ -223,14 +223,6 @@ def check_device(section: TrainingSection) -> None:
                 f'training.cuda_graph records whole steps, which training.{key} = "{getattr(section, key)}" '
                 f"has not: leave one of them out{', or take bf16' if key == 'precision' else ''}"
             )
-
-
-def _check_params(key: str, name: str, params: Mapping[str, object], allowed: tuple[str, ...] | list[str]) -> None:
-    for param in params:
-        if not allowed:
-            raise ConfigError(f"{key}.{param} cannot be set: {name} has no parameters")
-        if param not in allowed:
-            raise unknown(f"a key of {key} for {name}", param, allowed)
 
 
 def _unused_by_script(recipe: Recipe) -> str:

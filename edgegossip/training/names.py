@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from edgegossip.choices import did_you_mean
@@ -18,6 +18,15 @@ def unknown(key: str, value: str, choices: Iterable[str]) -> ConfigError:
     if not names:
         return ConfigError(f"{key} = {value!r} is not known, and there is nothing to choose from")
     return ConfigError(f"{key} = {value!r} is not known{did_you_mean(value, names)} (choices: {', '.join(names)})")
+
+
+def check_params(key: str, name: str, params: Iterable[str], allowed: Sequence[str]) -> None:
+    """Raise ConfigError for a parameter, set at `key` of a recipe, that `name` has not."""
+    for param in params:
+        if not allowed:
+            raise ConfigError(f"{key}.{param} cannot be set: {name} has no parameters")
+        if param not in allowed:
+            raise unknown(f"a key of {key} for {name}", param, allowed)
 
 
 def is_custom_function(name: str) -> bool:

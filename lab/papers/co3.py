@@ -35,7 +35,7 @@ from edgegossip.layout import Layout, TensorSpec
 from edgegossip.recipe import ModelSection
 from edgegossip.training.vector import ModelVector
 from edgegossip.types import Vec
-from lab.papers import gradients
+from lab.papers import gradients, nasnet
 from lab.papers import make_gennorm_tables as gennorm
 from lab.results.resumable import heading, keep_part
 
@@ -167,7 +167,8 @@ def trained(name: str, seed: int, folder: Path) -> Iterator[list[Row]]:
     step of all large ones."""
     run = RUNS[name]
     torch.manual_seed(seed)
-    model, batches = gradients.images("cifar10", folder, ModelSection(name, norm="batchnorm"), seed, BATCH)
+    section = ModelSection(nasnet.NAME if name == "nasnet-mobile" else name, norm="batchnorm")
+    model, batches = gradients.images("cifar10", folder, section, seed, BATCH)
     layout = ModelVector(model).layout
     size = layout.trainable_size
     parameters = [p for p in model.parameters() if p.requires_grad]

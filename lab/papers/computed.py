@@ -28,7 +28,7 @@ from edgegossip.layout import Layout, TensorSpec
 from edgegossip.recipe import ModelSection
 from edgegossip.training import models
 from edgegossip.training.partition import by_skew
-from lab.papers import bounds
+from lab.papers import bounds, nasnet
 from lab.papers.convergence import ConvergenceRun, convex_bound, nonconvex_bound, nonconvex_rate
 from lab.results.resumable import keep_part
 
@@ -57,7 +57,8 @@ Slope = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 def sizes() -> Iterator[Row]:
     """Yield how many values a model trains."""
     for name, norm in MODELS.items():
-        settings = [f"model.name={name}", f"model.norm={norm}", "training.precision=fp32"]
+        builder = nasnet.NAME if name == "nasnet-mobile" else name
+        settings = [f"model.name={builder}", f"model.norm={norm}", "training.precision=fp32"]
         layout = training.layout_of(recipes.load("low-precision", settings))
         yield {"model": name, "norm": norm, "values": layout.trainable_size}
     encoder = models.build(ModelSection("distilbert"), (128,), 4)

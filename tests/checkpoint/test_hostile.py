@@ -25,7 +25,7 @@ from edgegossip.codecs.levels import LevelRule
 from edgegossip.frame import Kind
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import NodeView
-from edgegossip.gossip.rounds import Reliance
+from edgegossip.gossip.state import Reliance
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import DataError, LocalUpdate, UsageError
 

@@ -33,7 +33,7 @@ def once(codec, layout, x, key=5, state=None):
 def test_what_is_a_matrix():
     layout = layout_of((40, 3, 3, 3), (40,), (), (0, 4), (3, 3), (50, 1), (64, 10))
     plan = list(unfolded(layout, 2))
-    assert [(t.index, t.rows, t.cols) for t in plan] == [
+    assert [(t.tensor, t.rows, t.cols) for t in plan] == [
         (0, 40, 27),
         (1, 0, 0),
         (2, 0, 0),

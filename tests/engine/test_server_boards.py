@@ -54,15 +54,15 @@ def test_busy_boards_get_no_work_and_a_lost_one_is_named_once() -> None:
     assert member is not None
     member.busy = 7
     assert [m.name for m in boards.idle()] == ["board-1"]
-    assert boards.ended("board-0", "killed") is not None
-    assert boards.ended("board-0", "killed") is None
+    assert boards.ended("board-0", "killed")
+    assert not boards.ended("board-0", "killed")
     assert boards.not_joined() == []
 
 
 def test_a_board_whose_process_has_ended_does_not_come_back_with_its_last_heartbeat() -> None:
     boards = _boards()
     member = boards.by_name("board-0")
-    assert member is not None and boards.ended("board-0", "killed") is not None
+    assert member is not None and boards.ended("board-0", "killed")
     fresh = [BoardPresence(member.address, silent_s=0.2)]
     other = boards.by_name("board-1")
     assert other is not None

@@ -64,7 +64,7 @@ def test_a_board_that_differs_says_how_and_leaves(sink: Memory, in_run: int) -> 
 
 
 def test_the_agreement_is_compared_before_the_layout() -> None:
-    hello = replace(RunDescription.of(replace(PLAN, agreement=NINE), 0), layout_hash=5)
+    hello = replace(RunDescription.of(replace(PLAN, agreement=NINE), 0), layout="5")
     with pytest.raises(PeerError, match="9 classes at the coordinator"):
         hello.check(toy.LAYOUT.hash, FP32, FP32, RUN, EIGHT)
     with pytest.raises(PeerError, match="another model"):

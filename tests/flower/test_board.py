@@ -206,7 +206,15 @@ def test_a_board_begins_anew_only_when_the_run_does(
 
     def hello(board: NodeClient, instance: str, round: int) -> BoardWorker:
         hello = RunDescription(
-            RUN, toy.LAYOUT.hash, "co3", codec.wire_id, codec.wire_params(), 9, down.wire_id, down.wire_params(), round
+            RUN,
+            f"{toy.LAYOUT.hash:016x}",
+            "co3",
+            codec.wire_id,
+            codec.wire_params(),
+            9,
+            down.wire_id,
+            down.wire_params(),
+            round,
         )
         content = replace(hello, instance=instance).content()
         board._query(Message(content, dst_node_id=3, message_type="query"))

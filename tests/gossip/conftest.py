@@ -106,6 +106,11 @@ class Fleet:
         to, message = self.mail.pop(k)
         return self.hand(to, message)
 
+    def draw(self, rng: np.random.Generator) -> int:
+        """One of the messages that may come next: an edge keeps its order, as a transport does."""
+        edges = [(to, message.sender) for to, message in self.mail]
+        return edges.index(edges[int(rng.integers(len(edges)))])
+
     def hand(self, to: int, message: Message) -> list[Action]:
         self.states[to], actions = self.algorithm.receive(self.states[to], message)
         self.carry_out(to, actions)
@@ -146,9 +151,8 @@ class Fleet:
                 round = self.algorithm.round(self.states[node])
                 self.step(node, delta(round, node, self.algorithm.model(self.states[node])))
             else:
-                node, message = self.mail[int(rng.integers(len(self.mail)))]
-                edge = [(to, m.sender) for to, m in self.mail]
-                k = edge.index((node, message.sender))  # an edge keeps its order, as a transport does
+                k = self.draw(rng)
+                node = self.mail[k][0]
                 if rng.random() < 0.2:
                     self.mail.append(self.mail[k])
                 self.deliver(k)

@@ -17,7 +17,7 @@ from edgegossip.gossip.base import Adopted, Checkpoint, Message, RoundDone, Send
 from edgegossip.gossip.outer import make, with_outer
 from edgegossip.types import ConfigError, UsageError
 from tests.gossip.test_momentum import GRAPH, ONE, TRAINED, N, Nodes, Scripted, done, update, view
-from tests.gossip.test_outer import Boards, alike
+from tests.gossip.test_outer import Boards, alike, played
 
 PLAIN = ("dpsgd", "choco-sgd", "deep-squeeze")
 
@@ -52,16 +52,6 @@ def streaming_diloco(
         if alpha is None:
             arrives(*on_its_way, 0.0)
         models.append(local.copy())
-    return models
-
-
-def played(algorithm: Any, graph: Any, start: np.ndarray, boards: Boards, rounds: int) -> list[np.ndarray]:
-    fleet, rng, models = Nodes(algorithm, graph, start), np.random.default_rng(1), []
-    for _ in range(rounds):
-        deltas = np.zeros((len(start), N))
-        deltas[:, :TRAINED] = [boards.delta(i, x) for i, x in enumerate(fleet.models())]
-        fleet.round([update(d, lr=0.0) for d in deltas], rng)
-        models.append(fleet.models()[:, :TRAINED])
     return models
 
 

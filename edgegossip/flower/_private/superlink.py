@@ -30,7 +30,7 @@ import ssl
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -714,17 +714,8 @@ class Batching:
         if not _is_asked(state, given):
             return bytes(PushMessagesResponse().SerializeToString())  # it comes too late: nothing is kept
         answer = fleet_handlers.push_messages(given, state)
-        wanted = set(answer.objects_to_push)
-        for object_id, content in objects.items():
-            if object_id in wanted:
-                push = PushObjectRequest(
-                    node=given.node,
-                    run_id=run_id,
-                    session_id=answer.session_id,
-                    object_id=object_id,
-                    object_content=content,
-                )
-                fleet_handlers.push_object(push, state)
+        for push in _wanted(answer, objects, given.node, run_id):
+            fleet_handlers.push_object(push, state)
         return bytes(answer.SerializeToString())
 
     async def _run_take(self, request: Request) -> bytes:
@@ -758,18 +749,23 @@ class Batching:
     def _store_for_boards(self, request: Request, given: PushAppMessagesRequest, objects: dict[str, bytes]) -> bytes:
         state, task = _state_and_task(request)
         answer = runtime_handlers.push_messages(given, state, task)
-        wanted = set(answer.objects_to_push)
-        for object_id, content in objects.items():
-            if object_id in wanted:
-                push = PushObjectRequest(
-                    node=SERVER,
-                    run_id=task.run_id,
-                    session_id=answer.session_id,
-                    object_id=object_id,
-                    object_content=content,
-                )
-                runtime_handlers.push_object(push, state, task)
+        for push in _wanted(answer, objects, SERVER, task.run_id):
+            runtime_handlers.push_object(push, state, task)
         return bytes(answer.SerializeToString())
+
+
+def _wanted(answer: Any, objects: dict[str, bytes], node: Node, run_id: int) -> Iterator[PushObjectRequest]:
+    """Yield those of a message's objects that the answer to its head asks for."""
+    wanted = set(answer.objects_to_push)
+    for object_id, content in objects.items():
+        if object_id in wanted:
+            yield PushObjectRequest(
+                node=node,
+                run_id=run_id,
+                session_id=answer.session_id,
+                object_id=object_id,
+                object_content=content,
+            )
 
 
 def _is_asked(state: Any, given: PushMessagesRequest) -> bool:

@@ -10,9 +10,10 @@ transport's loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -273,9 +274,9 @@ class Agent:
 
     async def _ask_at(self, to: int, address: str, message: Ping | PingReq) -> Ack | Nack:
         peer = self.manifest.members[to]
-        envelope = wire.Envelope(self.manifest.run_id, self.manifest.hash, self.name, peer)
+        request = wire.request(self.manifest, self.name, peer, message)
         async with asyncio.timeout(_CALL_S):
-            data = await self._connections.call(peer, address, wire.request(envelope, message))
+            data = await self._connections.call(peer, address, request)
         told = wire.parse_response(data, message.number, len(self.manifest.members))
         if isinstance(told, str):
             raise PeerError(f"it refuses us: {told}")
@@ -410,44 +411,51 @@ class MembershipService(GenericRpcHandler):
 
     @override
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        methods = {wire.PROBE: self._probe, wire.JOIN: self._join}
+        methods = {
+            wire.PROBE: partial(self._serve, pb.ProbeRequest, 1.0, self._probe, wire.refusal),
+            wire.JOIN: partial(self._serve, pb.JoinRequest, _JOIN_TOKENS, self._join, _refusal_to_join),
+        }
         method = methods.get(handler_call_details.method)
         return grpc.unary_unary_rpc_method_handler(method) if method else None
 
-    async def _probe(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        agent, place = self._agent, place_of(context, self._agent.security)
-        who = ""
+    async def _serve(
+        self,
+        kind: type[pb.ProbeRequest | pb.JoinRequest],
+        tokens: float,
+        answer: Callable[[Any, grpc.aio.ServicerContext], Awaitable[bytes]],
+        refusal: Callable[[str], bytes],
+        request: bytes,
+        context: grpc.aio.ServicerContext,
+    ) -> bytes:
+        """Answer a question of this kind, or refuse it."""
+        who, place = "", place_of(context, self._agent.security)
         try:
-            certified = self._certified(context, 1.0)
+            certified = self._certified(context, tokens)
             who = certified or ""
-            asked = wire.parse(pb.ProbeRequest, request)
-            who = certified or printable(asked.sender, 64)
-            _check_name(asked.sender, certified)
-            sender = self._check(asked)
-            await self._require_started(context)
-            answer = await agent.answer(sender, wire.message_of(asked, len(agent.manifest.members)))
+            asked = wire.parse(kind, request)
+            said = asked.sender if isinstance(asked, pb.ProbeRequest) else asked.name
+            who = certified or printable(said, 64)
+            if certified is not None and certified != said:
+                raise Misbehaviour(other_name(said, certified))
+            return await answer(asked, context)
         except PeerError as error:
-            return wire.refusal(self._refuse(who, place, error, context))
-        if isinstance(answer, Ack | Nack):
-            return wire.response(answer)
-        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer in time")
-        raise AssertionError
+            return refusal(self._refuse(who, place, error, context))
 
-    async def _join(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        agent, place = self._agent, place_of(context, self._agent.security)
-        who = ""
-        try:
-            certified = self._certified(context, _JOIN_TOKENS)
-            who = certified or ""
-            asked = wire.parse(pb.JoinRequest, request)
-            who = certified or printable(asked.name, 64)
-            _check_name(asked.name, certified)
-            self._check_joiner(asked)
-        except PeerError as error:
-            return pb.JoinResponse(refusal=self._refuse(who, place, error, context)).SerializeToString()
+    async def _probe(self, asked: pb.ProbeRequest, context: grpc.aio.ServicerContext) -> bytes:
+        agent, sender = self._agent, self._check(asked)
+        await self._require_started(context)
+        answer = await agent.answer(sender, wire.message_of(asked, len(agent.manifest.members)))
+        if answer is None:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer in time")
+            raise AssertionError
+        return wire.response(answer)
+
+    async def _join(self, asked: pb.JoinRequest, context: grpc.aio.ServicerContext) -> bytes:
+        agent = self._agent
+        self._check_joiner(asked)
         await self._require_started(context)
         assert agent.detector is not None
-        host = addresses.parse(place, "address of a peer").host
+        host = addresses.parse(place_of(context, agent.security), "address of a peer").host
         agent.was_reached(asked.reached, host)
         return pb.JoinResponse(
             manifest=agent.manifest.content,
@@ -520,10 +528,8 @@ class MembershipService(GenericRpcHandler):
             raise PeerError(f"{agent.name} is the name of the member that was asked: give each board its own name")
 
 
-def _check_name(said: NodeId, certified: NodeId | None) -> None:
-    """Raise Misbehaviour for who says to be another than its certificate does."""
-    if certified is not None and certified != said:
-        raise Misbehaviour(other_name(said, certified))
+def _refusal_to_join(reason: str) -> bytes:
+    return pb.JoinResponse(refusal=reason).SerializeToString()
 
 
 def _countersigned(manifest: Manifest, signer: Identity) -> Manifest:

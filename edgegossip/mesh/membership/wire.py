@@ -4,7 +4,6 @@ here."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
@@ -12,6 +11,7 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._proto import membership_pb2 as pb
+from edgegossip.mesh.membership.manifest import Manifest
 from edgegossip.mesh.membership.protocol import (
     MAX_INCARNATION,
     Ack,
@@ -34,24 +34,14 @@ MAX_MESSAGE_BYTES = 1 << 20
 _MAX_ADDRESS = 261  # [name of 253 characters]:65535
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """Says before every question which run it is about, and between whom."""
-
-    run_id: bytes
-    manifest: int  # first 8 bytes of the manifest's hash
-    sender: NodeId
-    receiver: NodeId
-
-
-def request(envelope: Envelope, message: Ping | PingReq) -> bytes:
-    """Serialise a question: a ProbeRequest."""
+def request(manifest: Manifest, sender: NodeId, receiver: NodeId, message: Ping | PingReq) -> bytes:
+    """Serialise a question about the run of this manifest: a ProbeRequest."""
     out = pb.ProbeRequest(
         protocol_version=PROTOCOL_VERSION,
-        run_id=envelope.run_id,
-        manifest=envelope.manifest,
-        sender=envelope.sender,
-        receiver=envelope.receiver,
+        run_id=manifest.run_id,
+        manifest=manifest.hash,
+        sender=sender,
+        receiver=receiver,
         number=message.number,
         digest=message.view.digest,
         rows=rows(message.view.rows),

@@ -29,7 +29,7 @@ from edgegossip.training.data.base import Board
 from edgegossip.training.data.custom import Parts
 from edgegossip.training.data.folders import own_folder
 from edgegossip.training.data.pictures import PARAMS, PictureForm, Pictures, check_together
-from edgegossip.training.names import unknown
+from edgegossip.training.names import check_params
 from edgegossip.types import DataError
 
 # Whoever has such a name must be a picture: what Pillow cannot read is not passed over.
@@ -44,9 +44,7 @@ _LEFT_BEHIND = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "lost+found")  # by macOS,
 
 def check(section: DataSection) -> None:
     """Raise ConfigError for unknown or contradicting parameters, HostError without Pillow."""
-    for key in section.params:
-        if key not in PARAMS:
-            raise unknown("a key of data.params for image-folder", key, PARAMS)
+    check_params("data.params", section.name, section.params, PARAMS)
     PictureForm.of(section)
 
 

@@ -22,7 +22,8 @@ from edgegossip.recipe import DataSection
 from edgegossip.training.data.base import Board
 from edgegossip.training.data.custom import Parts, parts
 from edgegossip.training.data.folders import own_folder
-from edgegossip.types import ConfigError, DataError
+from edgegossip.training.names import check_params
+from edgegossip.types import DataError
 
 _NAMES = ("train_inputs", "train_targets", "test_inputs", "test_targets")
 _SHOWN = 4  # files, where none is one of ours
@@ -30,8 +31,7 @@ _SHOWN = 4  # files, where none is one of ours
 
 def check(section: DataSection) -> None:
     """Raise ConfigError for parameters: there are none."""
-    for key in section.params:
-        raise ConfigError(f"data.params.{key} cannot be set: npz has no parameters; leave it out")
+    check_params("data.params", section.name, section.params, ())
 
 
 def locate(section: DataSection, folder: str) -> None:

@@ -29,7 +29,7 @@ from edgegossip.training.data import labels, schema
 from edgegossip.training.data.base import Board, Examples, InMemory
 from edgegossip.training.data.custom import Parts
 from edgegossip.training.data.folders import own_folder
-from edgegossip.training.names import unknown
+from edgegossip.training.names import check_params
 from edgegossip.types import ConfigError, DataError, HostError
 
 if TYPE_CHECKING:
@@ -60,9 +60,8 @@ def check(section: DataSection) -> None:
 
 def check_columns(section: DataSection, others: Sequence[str]) -> None:
     """Raise ConfigError for a parameter that is neither columns by name nor one of the `others`."""
+    check_params("data.params", section.name, section.params, ("target", "columns", *others))
     for key, value in section.params.items():
-        if key not in ("target", "columns", *others):
-            raise unknown(f"a key of data.params for {section.name}", key, ("target", "columns", *others))
         texts = isinstance(value, list) and value and all(isinstance(v, str) for v in value)
         if key not in others and not isinstance(value, str) and not texts:
             raise ConfigError(f"data.params.{key} = {value!r}: name a column or a list of columns")

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from edgegossip.recipe import ModelSection
-from edgegossip.training.names import call_custom, import_function, is_custom_function, unknown
-from edgegossip.types import ConfigError, UsageError
+from edgegossip.training.names import call_custom, check_params, import_function, is_custom_function, unknown
+from edgegossip.types import UsageError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,7 +50,6 @@ _ENTRIES = {
     "resnet50v2": ModelEntry("ResNet with activations first, 24 M", "vision", "resnet50v2"),
     "densenet121": ModelEntry("DenseNet, 7 M", "vision", "densenet121"),
     "vgg11": ModelEntry("VGG, 9.5 M with hidden = 512", "vision", "vgg11", ("hidden",)),
-    "nasnet-mobile": ModelEntry("NASNet-A (mobile), 4.2 M values and the head", "nasnet", "nasnet_mobile"),
     "distilbert": ModelEntry(
         "transformer for text, 66 M as published",
         "distilbert",
@@ -78,12 +77,7 @@ def check(section: ModelSection) -> None:
         return
     if section.name not in _ENTRIES:
         raise unknown("model.name", section.name, [*_ENTRIES, "module:function"])
-    allowed = _ENTRIES[section.name].params
-    for key in section.params:
-        if not allowed:
-            raise ConfigError(f"model.params.{key} cannot be set: model {section.name!r} has no parameters")
-        if key not in allowed:
-            raise unknown(f"a key of model.params for {section.name}", key, allowed)
+    check_params("model.params", section.name, section.params, _ENTRIES[section.name].params)
 
 
 def build(section: ModelSection, input_shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lab.sim.mutants.mutant import Edit, Mutant
 
 SYNCHRONOUS = "edgegossip.gossip.rounds:Synchronous."
+SESSIONS = "edgegossip.gossip.sessions:Sessions."
 PUSH = "edgegossip.gossip.push:Push."
 PUSH_SUM = ("sgp", "sparse-push", "quant-sgp")
 REPLICAS = ("choco-sgd", "quant-sgp", "bagua-lp")
@@ -49,7 +50,7 @@ MUTANTS = (
         "hello-not-repeated",
         "a session that was asked for once is not asked for again",
         ("choco-sgd", "sgp"),
-        (Edit(SYNCHRONOUS + "_reminders", "test opening", "False"),),
+        (Edit(SESSIONS + "_reminders", "test opening", "False"),),
         {"faults": "all,loss=0.3"},
     ),
     Mutant(
@@ -70,7 +71,7 @@ MUTANTS = (
         "broken-stream-kept-quiet",
         "a sender whose streams broke neither asks its receivers to open them anew",
         ("choco-sgd", "sgp"),
-        (Edit(SYNCHRONOUS + "_reminders", "test incarnations", "False"),),
+        (Edit(SESSIONS + "_reminders", "test incarnations", "False"),),
         {"faults": "all,crash"},
     ),
     Mutant(
@@ -125,21 +126,21 @@ MUTANTS = (
         ("choco-sgd", "quant-sgp"),
         (
             Edit(SYNCHRONOUS + "_starts_alike", "BoolOp fingerprint", "$0"),
-            Edit(SYNCHRONOUS + "_session_opened", "Compare fingerprint", "True"),
+            Edit(SESSIONS + "_session_opened", "Compare fingerprint", "True"),
         ),
     ),
     Mutant(
         "adoption-tells-nobody",
         "after another model was taken over, receivers are not asked to get the new public copy",
         ("choco-sgd", "quant-sgp"),
-        (Edit(SYNCHRONOUS + "_break_streams", "UnaryOp", "True"),),
+        (Edit(SESSIONS + "_break_streams", "UnaryOp", "True"),),
         {"faults": "all,empty-disk"},
     ),
     Mutant(
         "numbers-go-on-by-one",
         "a stream that is broken before its first message looks as if that were still to come",
         ("bagua-lp:max_ahead=1",),
-        (Edit(SYNCHRONOUS + "_break_streams", "Call advanced", "s.out_edge(k).closed()"),),
+        (Edit(SESSIONS + "_break_streams", "Call advanced", "s.out_edge(k).closed()"),),
         {"faults": "late-join,delay=2", "rounds": 16},
     ),
     Mutant(
@@ -167,7 +168,7 @@ MUTANTS = (
         "retired-life-believed",
         "a late word of a process whose disk is gone counts",
         PUSH_SUM,
-        (Edit(SYNCHRONOUS + "_session_opened", "test is_retired", "$0"),),
+        (Edit(SESSIONS + "_session_opened", "test is_retired", "$0"),),
         {"faults": "all,empty-disk,delay=3,reorder=0.5"},
         equivalent=(
             "Not equivalent, but out of sight: a hello of the lost process must come after one of its successor, and "

@@ -185,8 +185,8 @@ def compare(
     algorithm = with_order(gossip.get(case.algorithm, **params), case.order)
     algorithm = with_robust_mixing(algorithm, case.malicious, case.rule)
     problem = Problem.of(nodes, N, seed, case.lr if lr is None else lr, decay_at)
-    fleet = Fleet(wrap(algorithm), topology, codecs.get(codec_name, **codec_params), x0, seed, case.steps)
-    fleet.run(rounds, problem, rng)
+    fleet = Fleet(wrap(algorithm), topology, codecs.get(codec_name, **codec_params), x0, seed, steps=case.steps)
+    fleet.learn(rounds, problem, rng)
     compression = Compression(fleet.codec, fleet.layout, fleet.view(0), fleet.bodies)
     run = Run(
         topology.matrix,

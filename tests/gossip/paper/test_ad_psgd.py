@@ -22,13 +22,13 @@ import pytest
 
 from edgegossip import codecs, gossip
 from edgegossip.frame import Aux, Frame, Kind
-from edgegossip.gossip.base import Message, Send
+from edgegossip.gossip.base import Action, Message, RoundDone, Send
 from edgegossip.gossip.momentum import KINDS, with_momentum
 from edgegossip.types import LocalUpdate
+from tests.gossip.conftest import Fleet
 from tests.gossip.paper import graphs
 from tests.gossip.paper.cases import TOLERANCE, N
 from tests.gossip.paper.compression import Compression
-from tests.gossip.paper.fleet import Fleet
 from tests.gossip.paper.momentum import Momentum, Plain, rule
 from tests.gossip.paper.problem import Problem
 
@@ -89,7 +89,8 @@ class Replay(Fleet):
         self.models_taken: dict[int, np.ndarray] = {}
         reference.before = {node: reference.x[node].copy() for node in range(NODES)}
         for node in range(NODES):
-            self._carry(node, *self.algorithm.start(self.states[node]))
+            self.states[node], actions = self.algorithm.start(self.states[node])
+            self.carry_out(node, actions)
             self.take(node)
 
     def take(self, node: int) -> None:
@@ -97,37 +98,33 @@ class Replay(Fleet):
         self.models_taken[node] = self.algorithm.model(self.states[node]).copy()
         self.reference.take(node)
 
-    def step(self, node: int) -> None:
+    def train(self, node: int) -> None:
         """The gradient is there; the node begins with the next one when the round is over."""
         round, problem = self.algorithm.round(self.states[node]), self.reference.problem
         lr = problem.rate(round)
         delta = (-lr * problem.gradient(round, node, self.models_taken[node])).astype(np.float32)
         self.reference.update(node, round)
         local = LocalUpdate(delta=delta, lr=lr, loss=1.0, examples=1, steps=1)
-        self._carry(node, *self.algorithm.step(self.states[node], local))
+        self.states[node], actions = self.algorithm.step(self.states[node], local)
+        self.carry_out(node, actions)
 
-    def hand_over(self, sender: int, to: int) -> None:
-        frame = self.mail[sender, to].pop(0)
-        state, actions = self.algorithm.receive(self.states[to], Message(self.members[sender], frame))
-        if frame.kind == Kind.MODEL and Aux.ANSWER in frame.aux:
-            self.reference.finish(to, sender, frame.sequence)
-        self._carry(to, state, actions)
+    def hand(self, to: int, message: Message) -> list[Action]:
+        if message.frame.kind == Kind.MODEL and Aux.ANSWER in message.frame.aux:
+            self.reference.finish(to, self.members.index(message.sender), message.frame.sequence)
+        return super().hand(to, message)
 
-    def _carry(self, node: int, state: Any, actions: list[Any]) -> None:
-        round = self.algorithm.round(self.states[node])
-        over = self.algorithm.round(state) > round
-        self.states[node] = state
+    def carry_out(self, node: int, actions: list[Action]) -> None:
+        super().carry_out(node, actions)
         for action in actions:
-            if isinstance(action, Send):
-                to, frame = self.members.index(action.to), action.frame
-                self.mail.setdefault((node, to), []).append(frame)
-                if frame.kind == Kind.MODEL:
-                    heard = self.reference.answer if Aux.ANSWER in frame.aux else self.reference.ask
-                    heard(node, to, frame)
-        np.testing.assert_allclose(self.algorithm.model(state), self.reference.x[node], rtol=0, atol=TOLERANCE)
-        if over:
-            self.reference.round_over(node, round)
-            self.take(node)
+            if isinstance(action, Send) and action.frame.kind == Kind.MODEL:
+                heard = self.reference.answer if Aux.ANSWER in action.frame.aux else self.reference.ask
+                heard(node, self.members.index(action.to), action.frame)
+        model = self.algorithm.model(self.states[node])
+        np.testing.assert_allclose(model, self.reference.x[node], rtol=0, atol=TOLERANCE)
+        for action in actions:
+            if isinstance(action, RoundDone):
+                self.reference.round_over(node, action.round)
+                self.take(node)
 
     def is_computing(self, node: int) -> bool:
         return not self.algorithm.waiting_for(self.states[node])
@@ -172,13 +169,12 @@ def play(fleet: Replay, rng: np.random.Generator) -> None:
     speed = rng.uniform(0.1, 1.0, NODES)
     done = [0] * NODES
     while min(done) < ROUNDS:
-        edges = [edge for edge, frames in fleet.mail.items() if frames]
         ready = [i for i in range(NODES) if fleet.is_computing(i)]
-        if ready and (not edges or rng.random() < 0.4):
+        if ready and (not fleet.mail or rng.random() < 0.4):
             weights = speed[ready] / speed[ready].sum()
             node = int(rng.choice(ready, p=weights))
-            fleet.step(node)
+            fleet.train(node)
             done[node] += 1
         else:
-            fleet.hand_over(*edges[int(rng.integers(len(edges)))])
+            fleet.deliver(fleet.draw(rng))
     assert fleet.reference.averages > NODES * ROUNDS / 3

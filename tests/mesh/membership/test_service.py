@@ -37,8 +37,8 @@ def asks(served: MembershipService, times: int) -> list[type[PeerError] | None]:
     return outcomes
 
 
-@pytest.mark.parametrize("call", ["_probe", "_join"])
-def test_who_calls_before_a_board_has_started_is_sent_away_and_not_blamed(call: str) -> None:
+@pytest.mark.parametrize("method", [wire.PROBE, wire.JOIN])
+def test_who_calls_before_a_board_has_started_is_sent_away_and_not_blamed(method: str) -> None:
     class Aborted(Exception):
         pass
 
@@ -53,12 +53,13 @@ def test_who_calls_before_a_board_has_started_is_sent_away_and_not_blamed(call: 
     )  # fmt: skip
     ours = {"protocol_version": wire.PROTOCOL_VERSION, "run_id": RUN}
     asked = {
-        "_probe": pb.ProbeRequest(sender="b", receiver="a", manifest=manifest.hash, **ours),
-        "_join": pb.JoinRequest(name="b", **ours),
-    }[call]
+        wire.PROBE: pb.ProbeRequest(sender="b", receiver="a", manifest=manifest.hash, **ours),
+        wire.JOIN: pb.JoinRequest(name="b", **ours),
+    }[method]
     context = SimpleNamespace(abort=abort, peer=lambda: "ipv4:127.0.0.1:9")
+    served: Any = MembershipService(agent).service(SimpleNamespace(method=method))
     with pytest.raises(Aborted, match="a is only starting"):
-        asyncio.run(getattr(MembershipService(agent), call)(asked.SerializeToString(), context))
+        asyncio.run(served.unary_unary(asked.SerializeToString(), context))
     assert said == []
 
 

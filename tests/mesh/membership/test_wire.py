@@ -29,7 +29,7 @@ VIEW = st.builds(
     st.integers(0, 2**64 - 1),
     st.dictionaries(st.integers(0, MEMBERS - 1), ENTRY).map(lambda rows: tuple(rows.items())),
 )
-ENVELOPE = wire.Envelope(bytes(range(16)), 2**64 - 1, "pi-01", "pi-02")
+MANIFEST = manifests.make(bytes(range(16)), "pi-01", ("pi-01", "pi-02"), "", "")
 
 
 @given(
@@ -40,10 +40,10 @@ ENVELOPE = wire.Envelope(bytes(range(16)), 2**64 - 1, "pi-01", "pi-02")
 )
 @settings(deadline=None)
 def test_a_question_comes_in_as_it_went_out(message: Ping | PingReq) -> None:
-    asked = wire.parse(pb.ProbeRequest, wire.request(ENVELOPE, message))
+    asked = wire.parse(pb.ProbeRequest, wire.request(MANIFEST, "pi-01", "pi-02", message))
     assert (asked.run_id, asked.manifest, asked.sender, asked.receiver) == (
         bytes(range(16)),
-        2**64 - 1,
+        MANIFEST.hash,
         "pi-01",
         "pi-02",
     )

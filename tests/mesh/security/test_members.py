@@ -61,9 +61,7 @@ def board(fleet: TestFleet) -> Iterator[Board]:
 
 
 def probe(sender: str = "c", **changes: object) -> bytes:
-    request = wire.parse(
-        pb.ProbeRequest, wire.request(wire.Envelope(RUN, MANIFEST.hash, sender, "b"), Ping(1, View(1)))
-    )
+    request = wire.parse(pb.ProbeRequest, wire.request(MANIFEST, sender, "b", Ping(1, View(1))))
     request.MergeFrom(pb.ProbeRequest(**changes))
     return request.SerializeToString()
 

@@ -1,7 +1,7 @@
 """NASNet-A (Zoph et al. 2018, "Learning transferable architectures for scalable image recognition",
 figure 4) in its mobile size, as Keras's NASNetMobile has it: the network of CO3's figures.
 
-Every cell takes the outputs of the two cells before it. Built as `models.build` says.
+Every cell takes the outputs of the two cells before it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing_extensions import override
 from edgegossip.training.models.layers import activated, image_shape, includes_activation, initialise, plain
 from edgegossip.types import ConfigError
 
+NAME = "lab.papers.nasnet:nasnet_mobile"  # in a recipe
 _STEM = 32  # channels
 _FILTERS = 44  # of the first stage's branches; a 24th of what the head gets
 _CELLS = 4  # normal cells a stage
