@@ -48,7 +48,7 @@ CONTROL_S, ATTACK_S = 12.0, 20.0  # the latter from the third deadline on
 PATIENCE_S = 90.0
 CHUNK_BYTES = 1 << 21
 HOARD = 70  # messages: 31 rounds may pass without news, in a graph of four boards
-PIECES = 40  # of a frame that trickles, over six deadlines
+TRICKLE_S = DEADLINE_S / 6  # less than from one look at what has come to the next
 LARGE_BYTES = 64 << 20
 KRUM = ("server.strategy=multikrum", "server.strategy_params.num_malicious_nodes=1")  # takes five boards
 
@@ -134,28 +134,27 @@ def silent(transport: ModuleType | None, _outbound: ModuleType | None, client: M
 
 
 def trickle(_transport: ModuleType | None, outbound: ModuleType | None, client: ModuleType | None) -> None:
-    """Send each frame in as long as a slow link may take."""
-    pause_s = 6 * DEADLINE_S / PIECES
+    """Send of each message a twentieth of what is left, and again, so that it never looks stuck."""
     if client is not None:
         import ssl
 
         send = ssl.SSLSocket.send
 
         def slow_send(self: ssl.SSLSocket, data: Any, flags: int = 0) -> int:
-            if len(data) < 10_000:
+            if len(data) < LARGE_BYTES >> 12:
                 return send(self, data, flags)
-            time.sleep(pause_s)
-            return send(self, bytes(data[: frame_bytes // PIECES]), flags)
+            time.sleep(TRICKLE_S)
+            return send(self, bytes(data[: len(data) // 20]), flags)
 
-        frame_bytes = 300_000
         ssl.SSLSocket.send = slow_send  # type: ignore[method-assign]
     elif outbound is not None:
         until = outbound.FrameStream._until
 
         async def slow_until(self: Any, ready: Callable[[], bool]) -> bool:
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(TRICKLE_S)
             goes_on: bool = await until(self, ready)
-            self._window.chunk_bytes = 300_000 // PIECES
+            if (frame := self._queue.under_way) is not None:
+                self._window.chunk_bytes = max(1, (frame.frame_bytes - frame.written_bytes) // 20)
             return goes_on
 
         outbound.FrameStream._until = slow_until
@@ -166,7 +165,7 @@ def claims(_transport: ModuleType | None, _outbound: ModuleType | None, client: 
     if client is not None:
         encoded = client.BoardWorker._encoded
         client.BoardWorker._encoded = lambda self, update, *rest: encoded(
-            self, replace(update, examples=900 * update.examples), *rest
+            self, replace(update, holds=900 * update.weight), *rest
         )
 
 
@@ -351,7 +350,7 @@ def nested(boards: Boards, stolen: Stolen, over: threading.Event) -> None:
         from edgegossip.mesh._proto import mesh_pb2 as pb
         from edgegossip.mesh.wire import METHOD
 
-        async def greet(name: str) -> None:
+        async def bring(name: str) -> None:
             hello = pb.Hello(protocol_version=1, run_id=stolen.manifest.run_id, sender=EVIL, receiver=name, session=7)
             hello.agreement = brackets(3 << 20)
             channel = await stolen.channel(name)
@@ -363,7 +362,7 @@ def nested(boards: Boards, stolen: Stolen, over: threading.Event) -> None:
         def send() -> None:
             for name in stolen.places:
                 with suppress(Exception):
-                    asyncio.run(greet(name))
+                    asyncio.run(bring(name))
 
     while not over.is_set():
         threads = [threading.Thread(target=send, daemon=True) for _ in range(3)]
