@@ -414,7 +414,9 @@ def fleet_of(mode: str, names: Sequence[str], settings: Sequence[str], folder: P
     return ServerFleet(folder, free_port("127.0.0.1", 0), names, (*settings, f"run.nodes={len(names)}"), PATIENCE_S)
 
 
-def play(row: str, size: int, mode: str, attack_s: float = ATTACK_S, control_s: float = CONTROL_S) -> dict[str, Any]:
+def play(
+    row: str, size: int, mode: str, attack_s: float = ATTACK_S, *more: str, control_s: float = CONTROL_S
+) -> dict[str, Any]:
     """One case: what the honest boards did before and then."""
     names, hidden = [*(f"pi-{k}" for k in range(1, size)), EVIL], 7000 if row in ("early", "answers") else 1000
     with tempfile.TemporaryDirectory(prefix="edgegossip-boards-") as name, ExitStack() as stack:
@@ -426,6 +428,7 @@ def play(row: str, size: int, mode: str, attack_s: float = ATTACK_S, control_s: 
             *(f"model.params.{key}={value}" for key, value in params.items()),
             *("training.lr=0.02", "training.local_steps=1", "run.rounds=1000000", "evaluation.every=1000000"),
             *(f"{part}.deadline_s={DEADLINE_S}" for part in ("gossip", "server")),
+            *more,
             *(KRUM if row == "claims" and size > 4 else ()),
         )
         boards = fleet_of(mode, names, settings, folder)
@@ -488,9 +491,10 @@ def main() -> None:
     parser.add_argument("--boards", type=int, default=4)
     parser.add_argument("--mode", choices=tuple(ROWS), default="gossip")
     parser.add_argument("--seconds", type=float, default=ATTACK_S, help="of the attack, from the third deadline on")
+    parser.add_argument("--set", action="append", default=[], help="of the recipe, such as gossip.algorithm=ad-psgd")
     options, wrong = parser.parse_args(), False
     for row in ROWS[options.mode] if options.row == "all" else (options.row,):
-        found = play(row, options.boards, options.mode, options.seconds)
+        found = play(row, options.boards, options.mode, options.seconds, *options.set)
         print(json.dumps({"load": os.getloadavg()[0], **found}), flush=True)
         wrong |= bool(found["wrong"])
     raise SystemExit(int(wrong))
