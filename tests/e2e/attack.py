@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import multiprocessing
 import os
 import socket
 import statistics
@@ -22,9 +23,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -45,11 +47,11 @@ EVIL = "evil"
 KEPT, MOST_LOST_S, DEADLINES, MOST_LEAP = 0.7, 10.0, 2, 20  # the last in rounds, from one look to the next
 PAUSE_S, DEADLINE_S = 0.3, 3.0
 CONTROL_S, ATTACK_S = 12.0, 20.0  # the latter from the third deadline on
+OWN_ROUNDS = 10  # at least, before: what a board takes for itself goes up and down by 30 MiB
 PATIENCE_S = 90.0
 CHUNK_BYTES = 1 << 21
 HOARD = 70  # messages: 31 rounds may pass without news, in a graph of four boards
 TRICKLE_S = DEADLINE_S / 6  # less than from one look at what has come to the next
-LARGE_BYTES = 64 << 20
 KRUM = ("server.strategy=multikrum", "server.strategy_params.num_malicious_nodes=1")  # takes five boards
 
 
@@ -141,7 +143,7 @@ def trickle(_transport: ModuleType | None, outbound: ModuleType | None, client: 
         send = ssl.SSLSocket.send
 
         def slow_send(self: ssl.SSLSocket, data: Any, flags: int = 0) -> int:
-            if len(data) < LARGE_BYTES >> 12:
+            if len(data) < 10_000:
                 return send(self, data, flags)
             time.sleep(TRICKLE_S)
             return send(self, bytes(data[: len(data) // 20]), flags)
@@ -207,7 +209,9 @@ class Stolen:
 
         self.security = TlsSecurity.load(boards.identity(EVIL))
         at = {name: boards.address(name) for name in boards.boards if isinstance(boards, Fleet)}
-        self.places = {name: addresses.parse(where, "target") for name, where in at.items() if name != EVIL}
+        self.places: dict[str, Any] = {
+            name: addresses.parse(where, "target") for name, where in at.items() if name != EVIL
+        }
         self.members = boards.boards
         if self.places:
             answer = request_join(next(iter(self.places.values())), EVIL, self.security)
@@ -268,27 +272,28 @@ async def ask(stolen: Stolen, name: str, *questions: bytes) -> None:
         await channel.close()
 
 
-def each(stolen: Stolen, over: threading.Event, make: Callable[[str], Sequence[bytes]]) -> None:
-    """Ask every other board these questions, each second."""
-    while not over.wait(1.0):
+async def again_and_again(stolen: Stolen, over: Event, does: Callable[[str], Awaitable[object]]) -> None:
+    """Do it to every other board, each second."""
+    while not over.is_set():
         for name in stolen.places:
             with suppress(Exception):  # it is in quarantine, perhaps
-                asyncio.run(ask(stolen, name, *make(name)))
+                await does(name)
+        await asyncio.sleep(1.0)
 
 
-def malformed(_boards: Boards, stolen: Stolen, over: threading.Event) -> None:
+def malformed(_boards: Boards, stolen: Stolen, over: Event) -> None:
     """Be put into quarantine, again and again, while the board itself goes on."""
-    each(stolen, over, lambda _: (b"\xff\xfe",) * 3)
+    asyncio.run(again_and_again(stolen, over, lambda name: ask(stolen, name, *(b"\xff\xfe",) * 3)))
 
 
-def rumours(_boards: Boards, stolen: Stolen, over: threading.Event) -> None:
+def rumours(_boards: Boards, stolen: Stolen, over: Event) -> None:
     """Say of all others that they are dead, as everybody found out."""
     from edgegossip.mesh.membership import wire
     from edgegossip.mesh.membership.protocol import MAX_STEP, Ping, Status, View
 
     numbers = itertools.count(1)
 
-    def lies(to: str) -> Sequence[bytes]:
+    async def lie(to: str) -> None:
         number = next(numbers)
         dead = {"status": Status.DEAD, "accusers": (1 << len(stolen.members)) - 1}
         rows = tuple(
@@ -297,23 +302,19 @@ def rumours(_boards: Boards, stolen: Stolen, over: threading.Event) -> None:
             if stolen.members[k] not in (to, EVIL)
         )
         envelope = wire.Envelope(stolen.manifest.run_id, stolen.manifest.hash, EVIL, to)
-        return (wire.request(envelope, Ping(number, View(number, rows))),)
+        await ask(stolen, to, wire.request(envelope, Ping(number, View(number, rows))))
 
-    each(stolen, over, lies)
+    asyncio.run(again_and_again(stolen, over, lie))
 
 
-def early(boards: Boards, stolen: Stolen, over: threading.Event) -> None:
+def early(boards: Boards, stolen: Stolen, over: Event) -> None:
     """In the place of the board, say what it would in rounds that are far away."""
     boards.processes[EVIL].kill()
     layout = layout_of(boards.settings)
-    while not over.is_set():
-        for name in stolen.places:
-            with suppress(Exception):  # its connection is cut, when it comes too often
-                asyncio.run(hoard(stolen, name, layout))
-        over.wait(1.0)
+    asyncio.run(again_and_again(stolen, over, lambda name: hoard(stolen, name, layout)))
 
 
-def metrics(boards: Boards, _stolen: Stolen, over: threading.Event) -> None:
+def metrics(boards: Boards, _stolen: Stolen, over: Event) -> None:
     """Four clients, each with fifty questions under way."""
     port = int(next(iter(boards.more.values()))[1])
 
@@ -333,8 +334,8 @@ def metrics(boards: Boards, _stolen: Stolen, over: threading.Event) -> None:
         thread.join()
 
 
-def nested(boards: Boards, stolen: Stolen, over: threading.Event) -> None:
-    """Three documents of 64 MiB at a time, of nothing but brackets."""
+def nested(boards: Boards, stolen: Stolen, over: Event) -> None:
+    """Three documents of brackets at a time: of 64 MiB, or as large as a Hello may be."""
     if isinstance(boards, ServerFleet):
         import httpx
 
@@ -342,10 +343,16 @@ def nested(boards: Boards, stolen: Stolen, over: threading.Event) -> None:
         from edgegossip.security.identity import Identity
 
         context = BoardCredentials.of(Identity.load(boards.identity(EVIL))).context
+        where, large = f"https://127.0.0.1:{boards.port}{JOIN_PATH}", brackets(64 << 20)
 
         def send() -> None:
-            with suppress(httpx.HTTPError), httpx.Client(verify=context, timeout=20) as client:
-                client.post(f"https://127.0.0.1:{boards.port}{JOIN_PATH}", content=brackets(LARGE_BYTES))
+            with httpx.Client(verify=context, timeout=20) as client:
+                client.post(where, content=large)
+
+        async def bring(_: str) -> None:
+            await asyncio.gather(*(asyncio.to_thread(send) for _ in range(3)), return_exceptions=True)
+
+        stolen.places = {"coordinator": None}
     else:
         from edgegossip.mesh._proto import mesh_pb2 as pb
         from edgegossip.mesh.wire import METHOD
@@ -354,26 +361,15 @@ def nested(boards: Boards, stolen: Stolen, over: threading.Event) -> None:
             hello = pb.Hello(protocol_version=1, run_id=stolen.manifest.run_id, sender=EVIL, receiver=name, session=7)
             hello.agreement = brackets(3 << 20)
             channel = await stolen.channel(name)
-            call = channel.stream_stream(METHOD)(iter([pb.ExchangeRequest(hello=hello).SerializeToString()]), timeout=9)
-            with suppress(Exception):
-                [_ async for _ in call]
+            said = [pb.ExchangeRequest(hello=hello).SerializeToString()]
+            calls = [channel.stream_stream(METHOD)(iter(said), timeout=9.0) for _ in range(3)]
+            await asyncio.gather(*(call.read() for call in calls), return_exceptions=True)
             await channel.close()
 
-        def send() -> None:
-            for name in stolen.places:
-                with suppress(Exception):
-                    asyncio.run(bring(name))
-
-    while not over.is_set():
-        threads = [threading.Thread(target=send, daemon=True) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        over.wait(0.5)
+    asyncio.run(again_and_again(stolen, over, bring))
 
 
-FROM_OUTSIDE: Mapping[str, Callable[[Boards, Stolen, threading.Event], None]] = {
+FROM_OUTSIDE: Mapping[str, Callable[[Boards, Stolen, Event], None]] = {
     "malformed": malformed,
     "rumours": rumours,
     "early": early,
@@ -392,18 +388,21 @@ ROWS = {
 @contextmanager
 def attacked(boards: Boards, row: str, when: Path) -> Iterator[None]:
     """The fleet, while the block runs."""
-    over = threading.Event()
     when.touch()
     if row not in FROM_OUTSIDE:
         yield
         return
-    work = threading.Thread(target=FROM_OUTSIDE[row], args=(boards, Stolen(boards), over), daemon=True)
+    processes = multiprocessing.get_context("fork")  # whoever watches is not to be slowed down
+    over = processes.Event()
+    work = processes.Process(target=lambda: FROM_OUTSIDE[row](boards, Stolen(boards), over), daemon=True)
     work.start()
     try:
         yield
+        assert work.is_alive()
     finally:
         over.set()
         work.join(PATIENCE_S)
+        work.kill()
 
 
 def fleet_of(mode: str, names: Sequence[str], settings: Sequence[str], folder: Path) -> Boards:
@@ -414,9 +413,7 @@ def fleet_of(mode: str, names: Sequence[str], settings: Sequence[str], folder: P
     return ServerFleet(folder, free_port("127.0.0.1", 0), names, (*settings, f"run.nodes={len(names)}"), PATIENCE_S)
 
 
-def play(
-    row: str, size: int, mode: str, attack_s: float = ATTACK_S, *more: str, control_s: float = CONTROL_S
-) -> dict[str, Any]:
+def play(row: str, size: int, mode: str, attack_s: float = ATTACK_S, *more: str) -> dict[str, Any]:
     """One case: what the honest boards did before and then."""
     names, hidden = [*(f"pi-{k}" for k in range(1, size)), EVIL], 7000 if row in ("early", "answers") else 1000
     with tempfile.TemporaryDirectory(prefix="edgegossip-boards-") as name, ExitStack() as stack:
@@ -441,7 +438,11 @@ def play(
         pids = {n: p.pid for n, p in boards.processes.items() if n != EVIL}
         steps = lambda: {n: int(boards.last(n).get("step", -1)) for n in honest}  # noqa: E731
         with Watch(pids, steps) as watch:
-            time.sleep(control_s)
+            end_s, least = time.monotonic() + CONTROL_S, {n: done + OWN_ROUNDS for n, done in steps().items()}
+            boards.until(
+                lambda: time.monotonic() > end_s and all(done >= least[n] for n, done in steps().items()),
+                "some rounds of their own are over",
+            )
             began_s = time.monotonic()
             told = {n: len(boards.events(n)) for n in pids}
             with attacked(boards, row, when):
