@@ -2,14 +2,15 @@
 
 Where links are slow for all, waiting is right: nobody would ever be in time. Where at least half of
 the others were in time, it is for one sender, who may be on a slow link, or may send byte by byte
-for as long as it is let. Two rounds wait for it, and then one each time twice as many have gone by:
-over R rounds it costs 2 + log2(R) waits, whatever it does."""
+for as long as it is let. One round waits for it, for one deadline more, and then one each time
+twice as many have gone by: over R rounds it costs 1 + log2(R) deadlines, whatever it does."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-FREE = 2  # rounds
+FREE = 1  # rounds
+FEW, MOST = 2, 10  # deadlines that a round waits at most, for few of those that send and where links are slow for all
 
 
 @dataclass(slots=True)

@@ -50,7 +50,7 @@ from dataclasses import dataclass, field, replace
 
 from edgegossip import codecs
 from edgegossip.engine.combine import Combiner
-from edgegossip.engine.extensions import Extensions
+from edgegossip.engine.extensions import FEW, MOST, Extensions
 from edgegossip.engine.server_boards import Address, Agreements, BoardPresence, Boards, OpenQuestions
 from edgegossip.engine.server_evaluations import NO_TEST_SET
 from edgegossip.engine.server_events import (
@@ -333,9 +333,9 @@ class ServerEngine:
             text = f"{asking.what}: went on with {len(asking.answers)} answers, without {names}"
             self._log("stragglers", text, missing=names)
             return asking.then()
-        most_s, look_s = DEADLINES * asking.deadline_s, asking.deadline_s / LOOKS
+        look_s = asking.deadline_s / LOOKS
         if self._now_s - asking.moved_s <= look_s:
-            self._extend(asking, min(most_s, round(self._waited_s + look_s, 2)))
+            self._extend(asking, round(self._waited_s + look_s, 2))
         if self._passed(self._wait.since_s + asking.until_s):
             if not asking.answers and not asking.late and self._patience_s > asking.until_s:
                 # Boards that are slower than the deadline would never train: wait for the first
@@ -359,11 +359,13 @@ class ServerEngine:
         work."""
         asking = self._asking
         if asking is not None and self._phase == self._waiting_for_answers and not asking.late:
-            self._extend(asking, min(DEADLINES * asking.deadline_s, round(self._waited_s + asking.deadline_s, 2)))
+            self._extend(asking, round(self._waited_s + asking.deadline_s, 2))
 
     def _extend(self, asking: _Asking, until_s: float) -> None:
         """Wait longer, if that is not for few of the boards again and again."""
-        if until_s > asking.until_s and self._extensions.allow(2 * len(asking.answers) >= len(asking.numbers)):
+        few = 2 * len(asking.answers) >= len(asking.numbers)
+        until_s = min(until_s, (FEW if few else MOST) * asking.deadline_s)
+        if until_s > asking.until_s and self._extensions.allow(few):
             asking.until_s = until_s
 
     def _answers(self) -> dict[NodeId, tuple[Address, Answer]]:

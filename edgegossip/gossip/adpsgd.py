@@ -75,6 +75,7 @@ from edgegossip.gossip.base import (
 )
 from edgegossip.gossip.messages import FP32, MAX_ID, control, number_of, relative_error, round_key
 from edgegossip.gossip.requirements import require_undirected
+from edgegossip.gossip.state import Reliance
 from edgegossip.gossip.traits import Traits
 from edgegossip.types import LocalUpdate, NodeId, PeerError, Round, UsageError, Vec, replace
 
@@ -127,6 +128,7 @@ class State:
     settled: tuple[int, ...]  # of the last one of them that is over, and not given up
     begun: Mapping[int, Begun] = field(default_factory=lambda: _NOTHING)  # by peer: not over yet
     taken: Mapping[int, tuple[Taken, ...]] = field(default_factory=lambda: _NOTHING)  # by peer: its exchanges with us
+    reliance: Mapping[int, Reliance] = field(default_factory=lambda: _NOTHING)  # on who has let a deadline pass
     waiting: int | None = None  # the peer of the exchange under way; others in `begun` were given up
     repeats: int = 0  # of its request so far
     stepped: bool = False  # the round's update is in x, and the round waits for the exchange under way
@@ -174,7 +176,8 @@ class AdPsgd(GossipAlgorithm[State]):
         """Count a round as done whose update is in the model already."""
         messages.check_same_run(s.view, view)
         waiting = s.waiting if s.waiting is not None and view.members[s.waiting] not in view.down else None
-        return replace(s, view=view, waiting=waiting, repeats=0, round=s.round + int(s.stepped), stepped=False)
+        round = s.round + int(s.stepped)
+        return replace(s, view=view, reliance=_NOTHING, waiting=waiting, repeats=0, round=round, stepped=False)
 
     @override
     def start(self, s: State) -> tuple[State, list[Action]]:
@@ -196,6 +199,9 @@ class AdPsgd(GossipAlgorithm[State]):
     def receive(self, s: State, m: Message) -> tuple[State, list[Action]]:
         """Answer requests at once, whatever else is under way, and take in answers."""
         sender, frame = _admit(s.view, s.index, m), m.frame
+        known = s.reliance.get(sender)
+        if known is not None and known.newest < s.round:  # once in each of our rounds, however much it sends
+            s = _relied(s, sender, replace(known, sent=known.sent + 1, newest=s.round))
         if frame.kind == Kind.STATE and self._wants_model(s, sender, frame):
             return self._adopt(s, sender, frame)
         if Aux.ANSWER in frame.aux or frame.kind == Kind.STATE:
@@ -217,6 +223,7 @@ class AdPsgd(GossipAlgorithm[State]):
             return replace(s, repeats=s.repeats + 1), self._ask(s, s.waiting)
         reason = f"no answer to the model of round {s.begun[s.waiting].frame.round} within {s.view.deadline_s:g} s"
         suspect = Suspect(s.view.members[s.waiting], reason)
+        s = _relied(s, s.waiting, s.reliance.get(s.waiting, Reliance()).miss())
         s, actions = self._go_on(replace(s, waiting=None))
         return s, [suspect, *actions]
 
@@ -266,7 +273,10 @@ class AdPsgd(GossipAlgorithm[State]):
         begun = {**s.begun, j: Begun(frame, public)}
         sequences = _put(s.sequences, j, sequence)
         s = replace(after, codec=codec, begun=begun, sequences=sequences, waiting=j, repeats=0)
-        return s, [Checkpoint(), *self._ask(s, j), replace(done, relative_error=relative_error(public - s.x, s.x))]
+        ask = self._ask(s, j)
+        if j in s.reliance and not s.reliance[j].holds:  # given up at once: its answer counts all the same
+            s, ask = replace(s, waiting=None), ask[:1]
+        return s, [Checkpoint(), *ask, replace(done, relative_error=relative_error(public - s.x, s.x))]
 
     def _ask(self, s: State, j: int) -> list[Action]:
         """Send the request to j, and give it its share of the deadline."""
@@ -368,6 +378,10 @@ def _take_back(s: State, j: int, settled: int) -> State:
 
 def _with_taken(s: State, j: int, taken: tuple[Taken, ...]) -> State:
     return replace(s, taken={**s.taken, j: taken})
+
+
+def _relied(s: State, j: int, reliance: Reliance) -> State:
+    return replace(s, reliance={**s.reliance, j: reliance})
 
 
 def _saw(s: State, way: Vec) -> State:

@@ -30,7 +30,7 @@ half-way leaves the caller with the state that it had."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -64,6 +64,9 @@ from edgegossip.gossip.streams import (
 )
 from edgegossip.gossip.traits import Traits
 from edgegossip.types import LocalUpdate, NodeId, PeerError, Round, UsageError, Vec, replace
+
+PACE = 4  # rounds that a neighbour may do in the time of one of ours
+NEVER = -1, -1  # heard of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +189,11 @@ class Synchronous(Sessions):
         if frame.kind == Kind.STATE:
             return self._receive_state(s, sender, frame)
         messages.admit(s.view, s.index, sender, frame, self.scheme.kind)
-        known = s.reliance.get(sender)
-        if known is not None and known.newest < frame.round <= s.round + self._ahead(s):
-            more = replace(known, sent=known.sent + 1, newest=frame.round)
-            s = replace(s, reliance={**s.reliance, sender: more})
+        if s.near.get(sender, NEVER)[0] < frame.round <= s.round + self._ahead(s):
+            s = replace(s, near={**s.near, sender: (frame.round, s.round)})
+            if (known := s.reliance.get(sender)) is not None and known.newest < frame.round:
+                more = replace(known, sent=known.sent + 1, newest=frame.round)
+                s = replace(s, reliance={**s.reliance, sender: more})
         return self._receive_next(s, sender, frame) if self.scheme.streams else self._receive_single(s, sender, frame)
 
     @override
@@ -538,11 +542,11 @@ class Synchronous(Sessions):
 
     # -- Catching up: how a node that slept, or begins late, gets on a level with the others
     #
-    # It goes on in the others' round when at least half of its in-neighbours that are up are far
-    # ahead: half, not more, because after a split heals a node of a ring has one neighbour on
-    # either side of it. A single one of many cannot lead it where it likes. On a ring each
-    # neighbour is half of them, so that one message is not enough: it goes no further than two
-    # messages of different rounds, both of which can be decoded, bear out.
+    # It goes on in the others' round when more than half of its in-neighbours that are up are far
+    # ahead. After a split heals a node of a ring has one neighbour on either side of it, so half of
+    # them are enough where they can have come so far since they were heard of: PACE rounds for each
+    # of ours. Any one of a ring could lead it to the end of the run otherwise. It goes no further
+    # than two messages of different rounds, both of which can be decoded, bear out.
 
     @override
     def _ahead(self, s: State) -> int:
@@ -562,9 +566,17 @@ class Synchronous(Sessions):
         limit = s.round + self._ahead(s)
         if all(s.inbox.newest(j) <= limit for j in s.inbox.frames):
             return None
+        far = {j: r for j in self._alive(s) if (r := self._borne_out(s, j, limit)) is not None}
+        return min(far.values()) if self._lead(s, far) else None
+
+    def _lead(self, s: State, far: Mapping[int, Round]) -> bool:
+        """Tell whether neighbours that are in rounds far ahead are believed."""
         alive = self._alive(s)
-        far = [r for j in alive if (r := self._borne_out(s, j, limit)) is not None]
-        return min(far) if far and 2 * len(far) >= len(alive) else None
+        count = sum(j in alive for j in far)
+        if 2 * count != len(alive):
+            return 2 * count > len(alive)
+        near = {j: s.near.get(j, NEVER) for j in far}
+        return count > 0 and all(round <= near[j][0] + PACE * (s.round - near[j][1]) for j, round in far.items())
 
     def _borne_out(self, s: State, j: int, limit: Round) -> Round | None:
         """Return the round before the last that j sent a message of, if the last is beyond `limit`
@@ -585,15 +597,14 @@ class Synchronous(Sessions):
         return True
 
     def _claim(self, s: State, sender: int, round: Round, model: Vec) -> Outcome:
-        """Take note that a neighbour finds us far behind; once half of them do, take over the model
-        of the last one."""
+        """Take note that a neighbour finds us far behind; once enough of them do, take over the
+        last one's model, unless another has come by far less."""
         name = s.view.members[sender]
         messages.require_proportion(name, model, self.scheme.model(s.math), s.view.layout, s.ctx.ahead(round))
         if round <= s.round + self._ahead(s):  # not any more
             return self._proceed(s)
         s = replace(s, claims={**s.claims, sender: round})
-        alive = self._alive(s)
-        if 2 * sum(j in alive for j in s.claims) < len(alive):
+        if not self._lead(s, s.claims) or round > min(s.claims.values()) + self._ahead(s):
             return self._proceed(s)
         s, actions = self._skip_to(s, round, model)
         return s, [Adopted(name, round), *actions]

@@ -70,6 +70,7 @@ class State:
     lingering: bool = False  # the quorum is there
     sessions: int = 0  # that this process has opened
     claims: Mapping[int, Round] = field(default_factory=dict)  # who says we are far behind; their round
+    near: Mapping[int, tuple[Round, Round]] = field(default_factory=dict)  # its latest round not far from ours; ours
     reliance: Mapping[int, Reliance] = field(default_factory=dict)  # on who has let a deadline pass
     late: int = 0  # messages of a round that was over, dropped
     duplicates: int = 0  # second messages of one sender and round, dropped

@@ -56,7 +56,7 @@ from edgegossip.engine.events import (
     Train,
     UpdateReady,
 )
-from edgegossip.engine.extensions import Extensions
+from edgegossip.engine.extensions import FEW, MOST, Extensions
 from edgegossip.engine.joining import Patience, RemoteMembers
 from edgegossip.engine.node import NodeConfig, NodeEngine, Stage
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send
@@ -87,7 +87,6 @@ T = TypeVar("T")
 
 LEAVE_S = 10.0  # how long the last frames may take to be acknowledged, and the last checkpoint to be written
 HURRY_S = 2.0  # how long the last checkpoint may take when the board is stopped
-SLOWEST = 10.0  # deadlines that a frame may take to come in
 _LOOKS = 4  # at how it gets on, in one deadline
 TAKE_S = 1.0  # for frames that wait when the deadline is due
 HAIR_S = 0.1  # a clock that wakes us later has let us stand still
@@ -154,7 +153,7 @@ class GossipNode:
         self._timers: dict[Timer, float] = {}
         # Of the round's deadline: see `_still_arriving`.
         self._extensions = Extensions()
-        self._deadline_s, self._latest_s, self._came_bytes, self._arrival_seen = 0.0, 0.0, 0, False
+        self._deadline_s, self._began_s, self._came_bytes, self._arrival_seen = 0.0, 0.0, 0, False
         self._due_s: float | None = None  # when it was found due
         self._excused = False  # it was put off because we were late
         self._request: Load | Train | Poll | Finished | Failed | None = None
@@ -328,16 +327,18 @@ class GossipNode:
         return True
 
     def _still_arriving(self) -> bool:
-        """Return whether a frame is on its way in, and comes fast enough to be here within SLOWEST
+        """Return whether a frame is on its way in, and comes fast enough to be here within MOST
         deadlines: a slow link is no reason to go on without who is behind it. Whoever it comes
-        from, these are the most that a round waits, and not again and again for one of several."""
-        if self._now() >= self._latest_s:
+        from, these are the most that a round waits, and FEW, and not again and again, for one of
+        several."""
+        few = self.engine.most_are_heard
+        if self._now() >= self._began_s + (FEW if few else MOST) * self._deadline_s:
             return False
         came, to_come = self._transport.arriving()
         since, self._came_bytes = came - self._came_bytes, came
-        least = (since + to_come) / (SLOWEST * _LOOKS) if self._arrival_seen else 0.0  # it may just have begun
+        least = (since + to_come) / (MOST * _LOOKS) if self._arrival_seen else 0.0  # it may just have begun
         self._arrival_seen = True
-        return to_come > 0 and since > least and self._extensions.allow(self.engine.most_are_heard)
+        return to_come > 0 and since > least and self._extensions.allow(few)
 
     def _wait(self, until_s: float | None) -> None:
         """Block for one event until then at most, and handle it."""
@@ -431,7 +432,7 @@ class GossipNode:
                         self._due_s, self._excused = None, False
                         self._extensions.begin()
                         self._deadline_s, self._arrival_seen = after_s, False
-                        self._latest_s = self._now() + SLOWEST * after_s
+                        self._began_s = self._now()
                         self._came_bytes = self._transport.arriving()[0]
                 case Load() | Train() | Poll() | Finished() | Failed():
                     self._request = effect

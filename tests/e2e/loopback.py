@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +30,8 @@ class Boards:
     `folder`. `forks`: where they come from, if not each for itself."""
 
     forks: ForkServer | None = None
+    settings: Sequence[str] = ()  # of the recipe
+    more: Mapping[str, Sequence[str]] = {}  # by process: options of its command
 
     def __init__(self, folder: Path, boards: Sequence[str], *others: str) -> None:
         self.folder, self.boards, self.names = folder, tuple(boards), (*others, *boards)
@@ -55,12 +57,13 @@ class Boards:
         return self.folder / name
 
     def start(self, name: str) -> None:
+        command = [*self.command(name), *self.more.get(name, ())]
         if self.forks is not None:
-            self.processes[name] = self.forks.spawn(self.command(name)[1:], self.folder / f"{name}.log")
+            self.processes[name] = self.forks.spawn(command[1:], self.folder / f"{name}.log")
             return
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-X", "faulthandler", "-m", *self.command(name)],
+                [sys.executable, "-X", "faulthandler", "-m", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -143,15 +146,15 @@ class Fleet(Boards):
 
     def __init__(self, names: Sequence[str], settings: Sequence[str], folder: Path) -> None:
         super().__init__(folder, names)
-        self._settings = settings
+        self.settings = settings
 
     def command(self, name: str) -> list[str]:
-        sets = [part for s in self._settings for part in ("--set", s)]
+        sets = [part for s in self.settings for part in ("--set", s)]
         if name == self.names[0]:
             how = ["quickstart-gossip", "--members", ",".join(self.names), *sets]
         else:
             others = [at for other in self.names if other != name and (at := self.address(other))]
-            trusted = [part for s in self._settings if s.startswith("model.name=") for part in ("--set", s)]
+            trusted = [part for s in self.settings if s.startswith("model.name=") for part in ("--set", s)]
             how = [*(part for at in others for part in ("--join", at)), *trusted]
         where = ["--listen", self.address(name) or "127.0.0.1:0", "--runs", str(self.runs(name))]
         return ["edgegossip", "node", *how, "--name", name, "--identity", str(self.identity(name)), *where]

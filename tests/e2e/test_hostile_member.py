@@ -1,7 +1,7 @@
 """A board of the fleet turns hostile: with its certificate and its key it sends requests of every
 kind to each server, at random from a seed, and holds connections on which a byte comes a second.
 Other boards work on, the server's memory stays, and its log names each reason once a minute. In a
-mesh test_hoard.py and tests/mesh/test_malformed.py do the same."""
+mesh test_hoard.py, attack.py and tests/mesh/test_malformed.py do the same."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 
 from edgegossip.fleet.store import Fleet
@@ -31,9 +30,10 @@ from edgegossip.security import tls
 from edgegossip.security.identity import Identity
 from edgegossip.types import PeerError
 from edgegossip.update.client import CHECK_IN, RELEASE, REVOCATIONS, Client
+from tests.e2e.attack import EVIL, Watch
 from tests.e2e.server_fleet import COORDINATOR, server_fleet
 
-SEED, EVIL = 5, "evil"
+SEED = 5
 ELSEWHERE = "127.0.0.2"  # boards of one address share how often it may connect
 MAX_PAUSE_S = 10.0  # of an honest board, longer than usual
 QUIET_S = 60.0  # between two lines of a log that are the same
@@ -43,7 +43,6 @@ ANSWER_S = 0.5  # for an answer; who is told that more comes waits for it
 PATIENCE_S = 90.0
 MODEL = ("model.name=tests.e2e.slow_mlp:slow_mlp", "model.params.hidden=[4]", "training.local_steps=1")
 FREE = 3  # rounds before the attack
-CHUNK_BYTES = 1 << 21
 
 many = pytest.mark.parametrize(
     "count", [40, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])], ids=["few", "many"]
@@ -69,49 +68,13 @@ class Rounds:
 # -- what is looked at
 
 
-class Watch(threading.Thread):
-    """Sees how much memory a server takes, and how long honest boards take from one step to the
-    next: `steps` says how many each has done."""
-
-    def __init__(self, server: int, steps: Callable[[], Sequence[int]]) -> None:
-        super().__init__(daemon=True)
-        self._server, self._steps, self._over = psutil.Process(server), steps, threading.Event()
-        self.idle_bytes = self.peak_bytes = self._held()
-        self.pauses_s = [list[float]() for _ in steps()]
-
-    def _held(self) -> int:
-        held = 0
-        for process in (self._server, *self._server.children(recursive=True)):
-            with suppress(psutil.Error):
-                held += process.memory_info().rss
-        return held
-
-    def run(self) -> None:
-        steps, since_s = list(self._steps()), [time.monotonic()] * len(self.pauses_s)
-        while not self._over.wait(0.1):
-            with suppress(psutil.Error):  # it has ended
-                self.peak_bytes = max(self.peak_bytes, self._held())
-            now_s = time.monotonic()
-            for k, done in enumerate(self._steps()):
-                if done != steps[k]:
-                    self.pauses_s[k].append(now_s - since_s[k])
-                    steps[k], since_s[k] = done, now_s
-        for pauses, since in zip(self.pauses_s, since_s, strict=True):
-            pauses.append(time.monotonic() - since)
-
-    def __enter__(self) -> Watch:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self.join()
-
-    def check(self) -> None:
-        assert self.peak_bytes < 2 * self.idle_bytes, f"{self.idle_bytes >> 20} MiB idle, {self.peak_bytes >> 20} then"
-        for pauses in self.pauses_s:
-            assert len(pauses) > 2, "an honest board has stopped"
-            assert max(pauses) < MAX_PAUSE_S + statistics.median(pauses), pauses
+def check(watch: Watch) -> None:
+    """The server takes no more memory, and no honest board waits long from one step to the next."""
+    idle_bytes, peak_bytes = watch.seen[0][2]["server"], watch.peak_bytes("server")
+    assert peak_bytes < 2 * idle_bytes, f"{idle_bytes >> 20} MiB idle, {peak_bytes >> 20} then"
+    pauses_s = watch.pauses_s("board")
+    assert len(pauses_s) > 2, "an honest board has stopped"
+    assert max(pauses_s) < MAX_PAUSE_S + statistics.median(pauses_s), pauses_s
 
 
 def check_log(refusals: Sequence[tuple[float, str]]) -> None:
@@ -355,7 +318,7 @@ def test_boards_check_in_as_ever(tmp_path: Path, count: int) -> None:
         context = tls.caller_context(Identity.load(present.folder / "boards" / EVIL), "coordinator")
         paths = (CHECK_IN, REVOCATIONS, f"{RELEASE}/1?from=0&count=99", f"{RELEASE}/1?from=0&count=99999999999", "/")
         http = Http(address, context, paths, report)
-        with Watch(server.pid, lambda: done) as watch, attacked(http) as sent:
+        with Watch({"server": server.pid}, lambda: {"board": done[0]}) as watch, attacked(http) as sent:
             until(lambda: sent() >= count and done[0] > 4, 10 * PATIENCE_S)
         over.set()
         honest.join(20)
@@ -364,7 +327,7 @@ def test_boards_check_in_as_ever(tmp_path: Path, count: int) -> None:
         server.kill()
         server.wait()
         reader.join(5)
-    watch.check()
+    check(watch)
     refusals = [(when_s, line) for when_s, line in lines if line.startswith("refused")]
     check_log(refusals)
     unheard = [
@@ -486,7 +449,7 @@ def test_a_coordinators_boards_end_their_rounds(tmp_path: Path, count: int) -> N
         run.until_round(FREE)
         http = flower_requests(f"127.0.0.1:{run.port}", Identity.load(identity))
         server = run.processes[COORDINATOR]
-        with Watch(server.pid, lambda: [run.rounds()]) as watch, attacked(http) as sent:
+        with Watch({"server": server.pid}, lambda: {"board": run.rounds()}) as watch, attacked(http) as sent:
 
             def over() -> bool:
                 rounds.allow(sent())
@@ -498,7 +461,7 @@ def test_a_coordinators_boards_end_their_rounds(tmp_path: Path, count: int) -> N
         folder = run.run_folder(COORDINATOR)
     said = (folder / "logs/superlink.log").read_text(errors="replace")
     assert len(said) < 100_000 and "Traceback" not in said, said[-5000:]
-    watch.check()
+    check(watch)
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     assert not [e for e in events if e["event"] in ("lost", "peer-down") and EVIL not in e["text"]], events
     refusals = [(e["t_s"], e["text"]) for e in events if e["event"] == "refused"]

@@ -123,9 +123,11 @@ def test_a_board_that_was_left_alone_polls_between_its_rounds_and_hears_that_a_n
 
 
 def test_what_comes_in_between_two_rounds_may_bring_a_board_to_another_round() -> None:
-    """Its own messages of two rounds far ahead, from half of its neighbours."""
+    """Their own messages of two rounds far ahead."""
     board = Board("a", params={"max_ahead": 2}, patience=Patience(3.0, catch_up_s=0.0)).begin().wait(0.0)
-    board.update().give(received("b", 20), received("b", 21, sequence=2))
+    board.update()
+    for name in "bd":
+        board.give(received(name, 20), received(name, 21, sequence=2))
     assert board.engine.round == 20 and board.question == Train(board.engine.model, 20)
     assert board.said("left-behind") == ["had been left behind in round 0: goes on in round 20"]
 

@@ -263,6 +263,33 @@ def test_suspects_are_named_with_the_reason() -> None:
     assert net.tick(0) == []
 
 
+def test_who_never_answers_costs_two_deadlines_until_it_sends() -> None:
+    net = make_net(3, repeats=0)
+
+    def play(rounds: int) -> int:
+        """How many deadlines of node 0 passed; only node 1 answers."""
+        before = len(net.suspected)
+        for _ in range(rounds):
+            net.step(0)
+            net.mail = [(to, m) for to, m in net.mail if to != 2]
+            net.deliver_all()
+            net.tick(0)
+        return len(net.suspected) - before
+
+    def says() -> int:
+        """Node 2 asks node 0, and how many deadlines that lets it cost."""
+        while not (mail := [m for to, m in net.mail if to == 0]):
+            net.mail.clear()
+            net.states[2] = replace(net.states[2], waiting=None)
+            net.step(2)
+        net.hand(0, mail[0])
+        net.mail.clear()
+        return play(20)
+
+    assert play(40) == 2 and net.states[0].sequences[2] > 10  # it is asked all the same
+    assert [says() for _ in range(4)] == [1, 0, 1, 0]  # after two rounds in which it has sent, then four
+
+
 def test_sessions_of_a_peer_are_bounded() -> None:
     net = make_net(2)
     net.step(0)

@@ -96,21 +96,46 @@ def ahead(fleet: Any, sender: int, round: int) -> Message:
 
 def test_a_node_left_behind_goes_on_in_its_neighbours_round(make_fleet: Any) -> None:
     fleet = make_fleet("ring", nodes=4)  # more than 4 + 1 rounds ahead counts as far
+    alone(fleet, 1)
     fleet.step(0, ONE)
-    assert fleet.hand(0, ahead(fleet, 1, 4)) == [] and fleet.hand(0, ahead(fleet, 1, 5)) == []
-    actions = fleet.hand(0, ahead(fleet, 1, 6))
+    assert fleet.hand(0, ahead(fleet, 1, 5)) == fleet.hand(0, ahead(fleet, 1, 6)) == []
+    actions = fleet.hand(0, ahead(fleet, 1, 7))
     assert kinds(actions) == [SetTimer, Checkpoint, RoundDone] and actions[0].after_s is None
-    assert actions[2].round == 4 and fleet.rounds[0] == 5
+    assert actions[2].round == 5 and fleet.rounds[0] == 6
     np.testing.assert_array_equal(fleet.algorithm.model(fleet.states[0]), fleet.start[0] + 1)
     fleet.step(0, ZERO)
-    assert fleet.algorithm.waiting_for(fleet.states[0]) == ("board-3",)  # the message of round 5 was kept
+    assert fleet.algorithm.waiting_for(fleet.states[0]) == ("board-3",)  # the message of round 6 was kept
+
+
+def alone(fleet: Any, rounds: int) -> None:
+    for _ in range(rounds):
+        fleet.step(0, ZERO), fleet.tick(0)
+    fleet.mail.clear()
+
+
+def test_half_of_the_neighbours_lead_a_node_no_further_than_they_can_have_come(make_fleet: Any) -> None:
+    """On a ring that is any liar."""
+    fleet = make_fleet("ring", nodes=4)
+    for round in (0, 1, 2):
+        fleet.hand(0, ahead(fleet, 1, round))
+        alone(fleet, 1)
+    assert fleet.rounds[0] == 3 and fleet.states[0].near == {1: (2, 2)}
+    for far in (9, 10, 1000, 1001):  # at four times our pace it would be in round 6
+        assert fleet.hand(0, ahead(fleet, 1, far)) == []
+    alone(fleet, 2)
+    assert fleet.rounds[0] == 5 and fleet.hand(0, ahead(fleet, 1, 2000)) == []
+    fleet.hand(0, ahead(fleet, 1, 12)), fleet.hand(0, ahead(fleet, 1, 13))
+    assert fleet.rounds[0] == 5  # its own newest messages say that it is further still
+    fleet.hand(0, ahead(fleet, 3, 11)), fleet.hand(0, ahead(fleet, 3, 12))
+    assert fleet.rounds[0] == 11
 
 
 @pytest.mark.parametrize("name", ["dpsgd", "choco-sgd", "sgp"])
 def test_one_message_leads_nobody_to_a_far_round_and_none_that_cannot_be_decoded(make_fleet: Any, name: str) -> None:
-    """On a ring one neighbour is half of them."""
+    """Not even where it is of the only neighbour."""
     fleet = make_fleet("ring", nodes=4, algorithm=name)
     fleet.say_hello()
+    fleet.down(0, 3)
     fleet.step(1, ZERO)
     sent = next(m for to, m in fleet.mail if to == 0 and m.sender == "board-1")
 
@@ -193,7 +218,7 @@ def test_a_newcomer_asks_again_whether_it_is_far_behind(make_fleet: Any, name: s
 def test_who_came_back_or_offered_in_an_earlier_round_has_to_offer_its_model_again(
     make_fleet: Any, plays: bool
 ) -> None:
-    """Two of four neighbours would lead a newcomer to their round."""
+    """Three of four neighbours would lead a newcomer to their round."""
     fleet, others = make_fleet("complete", nodes=5), (1, 2, 3, 4)
     fleet.say_hello()
     for node in others:
@@ -210,9 +235,9 @@ def test_who_came_back_or_offered_in_an_earlier_round_has_to_offer_its_model_aga
         fleet.step(0, ZERO), fleet.tick(0)
     else:
         fleet.down(0, 1), fleet.down(0)
-    fleet.hand(0, offers["board-2"])
+    fleet.hand(0, offers["board-2"]), fleet.hand(0, offers["board-3"])
     assert fleet.rounds[0] == int(plays)
-    fleet.hand(0, offers["board-3"])
+    fleet.hand(0, offers["board-4"])
     assert fleet.rounds[0] == 20
 
 

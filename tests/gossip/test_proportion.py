@@ -114,14 +114,14 @@ def test_who_begins_late_takes_a_model_that_has_learnt_what_its_own_has_not(make
     parts = fleet.algorithm.scheme.parts + 1
     model = fleet.start[0].copy()
     model[6:8] = 3e5
-    sender = fleet.algorithm.in_keys(fleet.states[0])[0][0]
-    hello = control(fleet.view(sender), Kind.HELLO, 100, 1, {}, None)
-    session = next(a for a in fleet.hand(0, Message(f"board-{sender}", hello))).frame.aux[Aux.SESSION]
-    aux = {Aux.SESSION: session, Aux.PHASE: 0, Aux.INCARNATION: 7, Aux.EPOCH: 8, Aux.MODEL: 1, Aux.PARTS: parts}
     actions = []
-    for part in range(parts):
-        numbers = {**aux, Aux.PART: part, Aux.PUSH_SUM_WEIGHT: 1.0}
-        frame = control(fleet.view(sender), Kind.STATE, 100, 1, numbers, model)
-        actions += fleet.hand(0, Message(f"board-{sender}", frame))
+    for sender, _ in fleet.algorithm.in_keys(fleet.states[0]):
+        hello = control(fleet.view(sender), Kind.HELLO, 100, 1, {}, None)
+        session = next(a for a in fleet.hand(0, Message(f"board-{sender}", hello))).frame.aux[Aux.SESSION]
+        aux = {Aux.SESSION: session, Aux.PHASE: 0, Aux.INCARNATION: 7, Aux.EPOCH: 8, Aux.MODEL: 1, Aux.PARTS: parts}
+        for part in range(parts):
+            numbers = {**aux, Aux.PART: part, Aux.PUSH_SUM_WEIGHT: 1.0}
+            frame = control(fleet.view(sender), Kind.STATE, 100, 1, numbers, model)
+            actions += fleet.hand(0, Message(f"board-{sender}", frame))
     assert any(isinstance(a, Adopted) for a in actions)
     np.testing.assert_array_equal(fleet.algorithm.model(fleet.states[0]), model)

@@ -468,7 +468,7 @@ class Trickling(SlowLink):
         return super().incoming(timeout_s)
 
 
-@pytest.mark.parametrize(("quick", "least_s", "most_s"), [("", 240.0, 250.0), ("c", 40.0, 100.0), ("cd", 40.0, 100.0)])
+@pytest.mark.parametrize(("quick", "least_s", "most_s"), [("", 240.0, 250.0), ("c", 24.0, 40.0), ("cd", 24.0, 40.0)])
 def test_a_neighbour_that_sends_byte_by_byte_holds_up_few_rounds_where_others_are_in_time(
     quick: str, least_s: float, most_s: float
 ) -> None:
