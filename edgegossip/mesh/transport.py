@@ -137,6 +137,20 @@ class GrpcTransport(Transport):
         self._check_open()
         self.call(self._expect(tuple(peers)))
 
+    def let_go(self, peers: Iterable[NodeId]) -> None:
+        """End our streams to these without a word, and open no others: nothing is sent to them any
+        more. They may still open theirs, and whether they agree with us is told as before."""
+        with self._lock:
+            self._check_open()
+            for peer in peers:
+                if peer in self._edges:
+                    self._loop.call_soon_threadsafe(self._edges[peer].rest)
+
+    def look(self, peer: NodeId) -> None:
+        """See whether this peer answers, if there is a stream to it. On the loop."""
+        if peer in self._edges:
+            self._edges[peer].look()
+
     @override
     def send(self, to: NodeId, frame: Buffers) -> int:
         views = tuple(memoryview(piece).cast("B") for piece in frame)

@@ -7,8 +7,9 @@ Phillips, Currey, 2018): whoever is slow itself takes more time for everything; 
 shorter with each independent confirmation; a suspect is told first. Deviations:
 
 - Whole tables travel instead of queues of updates, and only to those who are not known to have them
-  (`protocol`). Idle members exchange a hash. News is told to a few members every `spread_s`, until
-  all are known to have it, and not only by probes.
+  (`protocol`). Idle members exchange a hash. News is told to a few members every `spread_s`, and
+  not only by probes: while anybody is suspect until all are known to have it, else to our
+  neighbours, who tell theirs.
 - SWIM probes all members in shuffled rounds. So do we while anybody is suspect, and faster, since
   boards often fail together. In quiet times each member is watched by few others only, as in Rapid
   (Suresh et al., "Stable and consistent membership at scale with Rapid", 2018): the one before it
@@ -35,7 +36,7 @@ shorter with each independent confirmation; a suspect is told first. Deviations:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -164,12 +165,12 @@ class Disseminator:
         self._send(to, lambda view: Ping(number, view))
         return number
 
-    def _spread(self, now_s: float) -> None:
+    def _spread(self, among: Iterable[int], now_s: float) -> None:
         """Tell a few of those that are not known to have our news."""
         behind = [
             k
-            for k, entry in enumerate(self.table)
-            if entry.here
+            for k in among
+            if self.table[k].here
             and k != self.me
             and self._theirs.get(k) != self.digest
             and self._told.get(k, 0) < self.settings.spread_repeats
@@ -263,8 +264,9 @@ class Detector(Disseminator):
         if self._retry_s() <= now_s:
             self._next_retry_s = now_s + self.settings.retry_s * self._random.uniform(0.75, 1.25)
             self._retry_dead(now_s)
+        # In quiet times from neighbour to neighbour, who have connections: a new one takes 12 kB.
         if self._spread_s <= now_s:
-            self._spread(now_s)
+            self._spread(range(len(self.table)) if self._suspected_s else self._watched(), now_s)
         self._forget_pings(now_s)
         return self._turn_over(now_s)
 
