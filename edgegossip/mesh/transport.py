@@ -277,8 +277,8 @@ class GrpcTransport(Transport):
                 agreement=said,
             )
             message = mesh_pb2.ExchangeRequest(hello=hello).SerializeToString()
-            random, post = self._machine.threads.random, self._inbox.post
-            edge = OutgoingEdge(peer, message, self._limits, self._channels, post, random, self._shelf)
+            random = self._machine.threads.random
+            edge = OutgoingEdge(peer, message, self._limits, self._channels, self._note, random, self._shelf)
             self._edges[peer] = edge
             if self._frame_bytes is not None:
                 edge.limit_frames(self._frame_bytes)
@@ -288,6 +288,10 @@ class GrpcTransport(Transport):
         for peer, address in peers.items():
             self._edges[peer].connect(address)
         self._inbound.ready()
+
+    def _note(self, event: TransportEvent) -> None:
+        """Take what an edge says, on the loop, at the moment when it happens."""
+        self._inbox.post(event)
 
     def _on_goodbye(self, peer: NodeId, session: int) -> None:
         self._before_disconnect()

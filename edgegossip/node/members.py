@@ -21,7 +21,7 @@ from edgegossip.engine.joining import RemoteMembers
 from edgegossip.engine.node import neighbours_of
 from edgegossip.memory import Spool
 from edgegossip.mesh import address as addresses
-from edgegossip.mesh.base import Moved, Notice, PeerDown, PeerUp, TransportEvent, Verdict
+from edgegossip.mesh.base import Moved, Notice, PeerDown, PeerUp, SendReceipt, TransportEvent, Verdict
 from edgegossip.mesh.connections import MACHINE, MeshMachine
 from edgegossip.mesh.membership.agent import Agent
 from edgegossip.mesh.membership.protocol import Status
@@ -146,6 +146,12 @@ class MemberTransport(GrpcTransport):
         with suppress(TimeoutError, UsageError):  # the members hear that we leave, or notice
             self.call(self._agent.stop(), 5.0)
         super().close()
+
+    @override
+    def _note(self, event: TransportEvent) -> None:
+        if isinstance(event, SendReceipt):  # who has taken a frame in need not be asked
+            self._agent.note_heard(event.to)
+        super()._note(event)
 
     def _take(self, event: TransportEvent) -> None:
         match event:

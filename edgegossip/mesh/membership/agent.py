@@ -164,6 +164,10 @@ class Agent:
         """Take in that the transport reached this peer: it is there, whatever was said."""
         self.act(lambda detector, now_s: detector.mark_alive(self.manifest.members.index(peer), now_s))
 
+    def note_heard(self, peer: NodeId) -> None:
+        """Take in that this peer answered just now, elsewhere than here."""
+        self.act(lambda detector, now_s: detector.note_heard(self.manifest.members.index(peer), now_s))
+
     async def on_revocations(self) -> None:
         """Evict who is on our revocation list, which is a newer one, until it shows a better
         certificate."""

@@ -15,7 +15,8 @@ shorter with each independent confirmation; a suspect is told first. Deviations:
   (Suresh et al., "Stable and consistent membership at scale with Rapid", 2018): the one before it
   and the one after it. So two watch each other, and one of them asking now and then is enough: who
   was heard of is not asked, and nobody is forgotten for longer than `quiet_s` and a little.
-- Whatever comes from a member shows that it is there, not only the answer to a probe.
+- Whatever comes from a member shows that it is there, not only the answer to a probe: the
+  acknowledgement of a frame, too.
 - A suspicion makes everybody who hears of it probe that member next: it is confirmed, or the
   suspect told, without delay.
 - What another takes for a death is a suspicion to us, which ends in its own time: who named it may
@@ -274,12 +275,8 @@ class Detector(Disseminator):
         """Take in a message of another member, whose identity is certain."""
         self._notice_stall(now_s)
         self._evicted.pop(sender, None)
-        self._heard_s[sender] = now_s
         self._learn(sender, message.view, now_s)
-        # Whatever it says, it is there: a probe of it has its answer.
-        if any(probe.target == sender for probe in self._probes.values()):
-            self._drop_probes(sender)
-            self._reached()
+        self._hear(sender, now_s)
         match message:
             case Ping(number):
                 self._send(sender, lambda view: Ack(number, view))
@@ -327,6 +324,20 @@ class Detector(Disseminator):
             self._evicted[member] = entry.session
             self._set(member, entry, now_s)
         return self._turn_over(now_s)
+
+    def note_heard(self, member: int, now_s: float) -> list[Output]:
+        """Take in that a member answered elsewhere just now, so that it need not be asked. It says
+        nothing of what is in its table, and takes back nothing."""
+        self._notice_stall(now_s)
+        self._hear(member, now_s)
+        return self._turn_over(now_s)
+
+    def _hear(self, member: int, now_s: float) -> None:
+        """Take in that a member is there, whatever it says: a probe of it has its answer."""
+        self._heard_s[member] = now_s
+        if any(probe.target == member for probe in self._probes.values()):
+            self._drop_probes(member)
+            self._reached()
 
     def mark_alive(self, member: int, now_s: float) -> list[Output]:
         """Take in a sign that a member is there, whatever the table says: tell it what we know, and
