@@ -11,7 +11,8 @@ Flower asks for each object of a message in a request of its own, 11 a message, 
 waits asks again and again. A request costs the SuperLink 3 to 6 ms whatever it is about. Here the
 same handlers of Flower's do the same work on the same state, after the same checks of signature and
 task, without a request each (`Batching`; link.py is the other end). What a board has been given is
-given again until its next request says that it came through.
+given again until its next request says that it came through. Signs of life come with a token
+that stands for the board's key, once that has signed one.
 """
 
 from __future__ import annotations
