@@ -50,6 +50,11 @@ def test_every_page_is_in_the_site() -> None:
     assert pages == listed
 
 
+def test_walks_through_the_code_are_short() -> None:
+    counted = subprocess.run([sys.executable, ROOT / "scripts/walks.py"], capture_output=True, text=True, timeout=60)
+    assert counted.returncode == 0, counted.stdout + counted.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_site_is_searched_without_server_and_network() -> None:

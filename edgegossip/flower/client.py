@@ -40,7 +40,7 @@ from edgegossip.training.base import Workload, stage_metrics
 from edgegossip.types import EdgegossipError, LocalUpdate, Metrics, NodeId, PeerError, Round, UsageError, Vec
 
 BEAT_S = 1.5  # between signs of life
-HOLD_S = 2.0  # for how long the coordinator keeps the question for work open when it has none
+HOLD_S = 6.0  # for how long the coordinator keeps the question for work open when it has none
 PART_S = 0.03  # between two looks at a message whose content is still on its way to the coordinator's SuperLink
 AGAIN_S = 0.5  # before an answer that was refused is sent once more
 _ERROR_CODE = 3  # Flower's code for an app that raised

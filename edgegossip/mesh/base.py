@@ -204,7 +204,7 @@ class MeshLimits(ConnectionLimits):
     # Either end of a connection asks whether the other is there after a silence. After the same
     # time they would ask each other at the same moment; so the listening end waits so many times
     # longer, and as a rule it never asks.
-    server_keepalive_factor: float = 1.5
+    server_keepalive_factor: float = 1.375
     # A process that owes an acknowledgement is asked after a quarter of that whether it is there,
     # and given up when it does not answer for so long, though its connection lives.
     hung_s: float = 30.0

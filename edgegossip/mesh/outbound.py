@@ -46,6 +46,8 @@ _FRAMES_TO_A_PEER = 10  # that may wait: a full state of a stream is 7 at most, 
 _LEAST_QUEUE_BYTES = 8 << 20
 # A peer that comes and goes is taken back so often: each time is told, and sets the node to work.
 _COMES_S, _COMES_BURST = 4.0, 32.0
+_NOT_NEEDED = "it is not needed any more"
+_LOOK_S = 1.6  # for a peer that members suspect to answer us
 _MAX_HELD_S = 1.0  # a peer cannot make its acknowledgements older than that
 
 
@@ -122,11 +124,12 @@ class OutgoingEdge:
         self._dropped = ""  # why we ended the present connection
         self._peer_session: int | None = None
         self._left_session: int | None = None  # said goodbye: not to be taken for a peer that came back
-        self._leaving = False
+        self._leaving = self._resting = False
         self._told: set[str] = set()  # what the log heard of the present outage
         self._comings, self._came = TokenBuckets(1 / _COMES_S, _COMES_BURST), False
         self._down_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self._beside: asyncio.Task[None] | None = None  # that ends the connection, or sees whether it lives
 
     # -- what the transport calls
 
@@ -198,12 +201,25 @@ class OutgoingEdge:
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
 
+    def rest(self) -> None:
+        """End the connection without a word, and open no other."""
+        if self.status not in (Status.UNFIT, Status.CLOSED):
+            self._cancel_down_timer()
+            self.status, self._resting = Status.NEW, True
+            # Not by cancelling our task: gRPC keeps a connection whose reader was cancelled.
+            self._beside = asyncio.get_running_loop().create_task(self.drop(_NOT_NEEDED))
+
     def reopen(self) -> None:
         """Try the peer again, if it had been given up: another process of it agrees with us."""
         if self.status is Status.UNFIT:
             self.status = Status.DOWN if self.address else Status.NEW
             if self.address:
-                self._begin(after=self._task)
+                self._begin()
+
+    def look(self) -> None:
+        """End the connection unless the peer answers on it soon: others take it for gone."""
+        if self._stream is not None and (self._beside is None or self._beside.done()):
+            self._beside = asyncio.get_running_loop().create_task(self._look(self._stream))
 
     async def drop(self, reason: str) -> None:
         """End the present connection. The peer is tried again, and may show a better certificate
@@ -253,7 +269,7 @@ class OutgoingEdge:
         if before is not None:
             await asyncio.wait({before})
         attempt = 0
-        while not self._leaving:
+        while not (self._leaving or self._resting):
             began_s = loop_s()
             try:
                 await self._try_stream(attempt)
@@ -261,7 +277,7 @@ class OutgoingEdge:
                 self.give_up(str(error))
                 return
             except PeerError as error:
-                self._lost(str(error), answered=isinstance(error, RefusesUs))
+                self._lost(self._dropped or str(error), answered=isinstance(error, RefusesUs))
             except Exception as error:  # of gRPC's own; whatever it is, the peer is tried again
                 self._lost(f"{type(error).__name__}: {error}")
             if self.status is Status.LEAVING:
@@ -292,7 +308,7 @@ class OutgoingEdge:
                 call = channel.stream_stream(METHOD)()
                 try:
                     async with asyncio.timeout(self._limits.hello_s):
-                        stream = await self._open(channel, call)
+                        stream = await self._open(call)
                     await stream.pump()
                 finally:
                     self._stream = self._channel = None
@@ -302,26 +318,18 @@ class OutgoingEdge:
         except TimeoutError as error:
             raise PeerError("it does not answer") from error
 
-    async def _open(self, channel: grpc.aio.Channel, call: grpc.aio.StreamStreamCall) -> FrameStream:
+    async def _open(self, call: grpc.aio.StreamStreamCall) -> FrameStream:
         """Return a stream that the peer has welcomed, with the queue set to what the peer has
         already."""
-
-        async def is_alive(limit_s: float) -> bool:
-            """Return whether the peer's process answers on this connection, if only that it has no
-            such method."""
-            try:
-                await channel.unary_unary(f"/{SERVICE}/IsAlive")(b"", timeout=limit_s)
-            except grpc.aio.AioRpcError as error:
-                return error.code() not in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
-            return True
-
-        stalls = StallDetector(self._limits.hung_s, is_alive, self._slow)
+        stalls = StallDetector(self._limits.hung_s, self._is_alive, self._slow)
         stream = FrameStream(call, self._queue, self._limits, self._acknowledged, self._failed, stalls)
         welcome = await stream.open(self._hello)
         # The process that said goodbye may still welcome a stream while it lingers: that is no peer
         # to send to.
         if welcome.session == self._left_session:
             raise PeerError("it is leaving")
+        if self._resting:
+            raise PeerError(_NOT_NEEDED)
         # Another process than before has nothing of what we sent: down, then up.
         if self._peer_session not in (None, welcome.session) and self.status in (Status.UP, Status.LOST):
             self._go_down(f"{self.peer} was restarted")
@@ -333,6 +341,21 @@ class OutgoingEdge:
         self._stream = stream
         self._came_up()
         return stream
+
+    async def _is_alive(self, limit_s: float) -> bool:
+        """Return whether the peer's process answers on this connection, if only that it has no such
+        method."""
+        if self._channel is None:
+            return False
+        try:
+            await self._channel.unary_unary(f"/{SERVICE}/IsAlive")(b"", timeout=limit_s)
+        except grpc.aio.AioRpcError as error:
+            return error.code() not in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
+        return True
+
+    async def _look(self, stream: FrameStream) -> None:
+        if not await self._is_alive(_LOOK_S) and self._stream is stream:
+            await self.drop("the connection was silent")
 
     # -- what becomes of frames and of the peer
 
@@ -359,6 +382,8 @@ class OutgoingEdge:
 
     def _lost(self, cause: str, *, answered: bool = False) -> None:
         """Take in that a stream ended or could not be opened."""
+        if self._resting:
+            return
         was, cause = self.status, f"at {self._place}: {cause}"
         if was is Status.UP:
             self.status = Status.LOST

@@ -137,6 +137,20 @@ class GrpcTransport(Transport):
         self._check_open()
         self.call(self._expect(tuple(peers)))
 
+    def let_go(self, peers: Iterable[NodeId]) -> None:
+        """End our streams to these without a word, and open no others: nothing is sent to them any
+        more. They may still open theirs, and whether they agree with us is told as before."""
+        with self._lock:
+            self._check_open()
+            for peer in peers:
+                if peer in self._edges:
+                    self._loop.call_soon_threadsafe(self._edges[peer].rest)
+
+    def look(self, peer: NodeId) -> None:
+        """See whether this peer answers, if there is a stream to it. On the loop."""
+        if peer in self._edges:
+            self._edges[peer].look()
+
     @override
     def send(self, to: NodeId, frame: Buffers) -> int:
         views = tuple(memoryview(piece).cast("B") for piece in frame)
@@ -263,8 +277,8 @@ class GrpcTransport(Transport):
                 agreement=said,
             )
             message = mesh_pb2.ExchangeRequest(hello=hello).SerializeToString()
-            random, post = self._machine.threads.random, self._inbox.post
-            edge = OutgoingEdge(peer, message, self._limits, self._channels, post, random, self._shelf)
+            random = self._machine.threads.random
+            edge = OutgoingEdge(peer, message, self._limits, self._channels, self._note, random, self._shelf)
             self._edges[peer] = edge
             if self._frame_bytes is not None:
                 edge.limit_frames(self._frame_bytes)
@@ -274,6 +288,10 @@ class GrpcTransport(Transport):
         for peer, address in peers.items():
             self._edges[peer].connect(address)
         self._inbound.ready()
+
+    def _note(self, event: TransportEvent) -> None:
+        """Take what an edge says, on the loop, at the moment when it happens."""
+        self._inbox.post(event)
 
     def _on_goodbye(self, peer: NodeId, session: int) -> None:
         self._before_disconnect()

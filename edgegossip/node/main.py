@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -227,8 +227,12 @@ def _gossip(
     """Listen, join, train, leave. A board that is known to come late loads first: once it is there,
     the others wait for it. One whose model or data are a user's own loads before it looks for
     anybody, so that it can say what it must have alike with them."""
+    from edgegossip.engine.node import neighbours_of
     from edgegossip.node import gossip_node
 
+    near = neighbours_of(spec.name, spec.members, make_topology(spec.recipe, spec.members))
+    compares = training.is_custom(spec.recipe)
+    far = [] if options.joined is not None else [m for m in spec.members if m != spec.name and m not in near]
     parent = Parent() if options.managed else None
     security = load_security(options)
     checkpoints = None if save_to is None else save_to.with_suffix("")
@@ -240,13 +244,14 @@ def _gossip(
         options = _refreshed(options, security)
     meters, runtime = NodeMeters(), options.make_runtime()
     addresses_of = parent.addresses if parent is not None else lambda: peers or {}
-    transport, begin, remote = _open(spec, addresses_of, options, sink, meters, security, spool, runtime)
+    avoided = () if compares else far
+    transport, begin, remote = _open(spec, addresses_of, avoided, options, sink, meters, security, spool, runtime)
     meters.watch(transport.tasks)
     try:
         sink.event(spec.name, "listening", f"{spec.name} listens on {transport.address}", address=transport.address)
         if options.joined is not None:
             sink.event(spec.name, "entered", options.joined.describe(), run_id=spec.run_id.hex())
-        if training.is_custom(spec.recipe):
+        if compares:
             loaded = loaded or gossip_node.load(spec, sink, checkpoints, spool)
             transport.agree(loaded.workload.agreement())
         begin()
@@ -266,6 +271,12 @@ def _gossip(
         if parent is not None:
             parent.listen(hear)
 
+        def round_over() -> None:
+            if far:  # all have compared what they must have alike
+                transport.let_go(far)
+                far.clear()
+            runtime.round_over()
+
         def load() -> gossip_node.Model:
             model = loaded or gossip_node.load(spec, sink, checkpoints, spool)
             guarded = GuardedWorkload.of(model.workload, spec.recipe.guard, spec.name, meters.readings, sink)
@@ -279,7 +290,7 @@ def _gossip(
             load,
             remote=remote,
             clock=runtime.clock,
-            round_over=runtime.round_over,
+            round_over=round_over,
             settle=spool.settle,
         )
         node.run(save_to, await_average if options.test_average else None)
@@ -299,6 +310,7 @@ def _refreshed(options: NodeOptions, security: TlsSecurity | None) -> NodeOption
 def _open(
     spec: NodeSpec,
     addresses_of: Callable[[], Mapping[NodeId, str]],
+    avoided: Collection[NodeId],
     options: NodeOptions,
     sink: RecordSink,
     meters: NodeMeters,
@@ -307,7 +319,8 @@ def _open(
     runtime: Runtime,
 ) -> tuple[GrpcTransport, Callable[[], None], RemoteMembers]:
     """Return a transport that listens, what makes it look for its peers, and who else is in the run
-    as far as that is known."""
+    as far as that is known. To those that are `avoided` it opens no stream: that takes 6 kB, and
+    pings for as long as it is there."""
     if options.joined is not None:
         from edgegossip.node.members import open_member
 
@@ -334,7 +347,13 @@ def _open(
         security=security,
         spool=spool,
     )
-    return transport, lambda: transport.connect(addresses_of()), RemoteMembers()
+
+    def begin() -> None:
+        told = addresses_of()
+        transport.expect(told)
+        transport.connect({peer: where for peer, where in told.items() if peer not in avoided})
+
+    return transport, begin, RemoteMembers()
 
 
 def load_identity(options: NodeOptions) -> Identity | None:

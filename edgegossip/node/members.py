@@ -21,7 +21,7 @@ from edgegossip.engine.joining import RemoteMembers
 from edgegossip.engine.node import neighbours_of
 from edgegossip.memory import Spool
 from edgegossip.mesh import address as addresses
-from edgegossip.mesh.base import Moved, Notice, PeerDown, PeerUp, TransportEvent, Verdict
+from edgegossip.mesh.base import Moved, Notice, PeerDown, PeerUp, SendReceipt, TransportEvent, Verdict
 from edgegossip.mesh.connections import MACHINE, MeshMachine
 from edgegossip.mesh.membership.agent import Agent
 from edgegossip.mesh.membership.protocol import Status
@@ -147,6 +147,12 @@ class MemberTransport(GrpcTransport):
             self.call(self._agent.stop(), 5.0)
         super().close()
 
+    @override
+    def _note(self, event: TransportEvent) -> None:
+        if isinstance(event, SendReceipt):  # who has taken a frame in need not be asked
+            self._agent.note_heard(event.to)
+        super()._note(event)
+
     def _take(self, event: TransportEvent) -> None:
         match event:
             # A founder that was started again refuses us, and so does who disagrees: it is there.
@@ -197,6 +203,7 @@ def open_member(
         spec.name,
         lambda event: transport.post(event),
         log,
+        on_suspect=lambda peer: transport.look(peer),
         known=joined.known,
         seeds=dict(joined.reached),
         security=security,
@@ -209,9 +216,11 @@ def open_member(
         listen,
         agent=agent,
         neighbours=neighbours,
-        # Members probe each other and say who is gone. The listening end's timer, which gRPC starts
-        # anew whatever arrives, took a fifth of what a board that waits needs.
-        limits=replace(mesh_limits(spec.recipe.network.grace_s), server_keepalive_factor=10.0),
+        # Members probe each other and say who is suspect, who is then asked over its connection,
+        # too: pings besides would double what a link carries where rounds are slow. The listening
+        # end's timer, which gRPC starts anew whatever arrives, took a fifth of what a board that
+        # waits needs.
+        limits=replace(mesh_limits(spec.recipe.network.grace_s), keepalive_s=30.0, server_keepalive_factor=10.0),
         insecure=insecure,
         before_disconnect=meters.sample_sockets,
         security=security,

@@ -26,6 +26,7 @@ from edgegossip.gossip.averaging import lost_of_normal
 from edgegossip.gossip.base import Says
 from edgegossip.gossip.fragments import cut
 from edgegossip.layout import Layout
+from edgegossip.mesh.base import MeshLimits
 from edgegossip.mesh.shelf import most_bytes
 from edgegossip.node.spec import default_members, frame_limit, make_algorithm, make_topology
 from edgegossip.recipe import Recipe, with_settings
@@ -62,9 +63,13 @@ _TOGETHER = 2.0  # so many times what the best single one saves, all boards have
 _SOME = 2**21  # values; of a larger model an alternative's size is taken from so many
 LOSS = 1.0  # of level rules that go by it
 ENVELOPE_BYTES = 64  # around a frame in gRPC and HTTP/2, and its share of acknowledgements; docs/mesh.md
-# What links carry beside messages, as counted in local runs of four boards (docs/profiling.md):
-BESIDE_MESSAGE_BYTES = 500  # a message between boards: headers, acknowledgements, checks of neighbours
-BESIDE_REPLY_BYTES = 7000  # a board and round through a coordinator, up and down: calls, polls, headers
+# What links carry beside messages, over all boards; counted (lab/decisions/membership.md):
+BESIDE_MESSAGE_BYTES = 500  # a message between boards: headers, acknowledgements
+BESIDE_BOARD_BYTES_PER_S = 140  # checks of neighbours; none while messages come more often than they
+START_LINK_BYTES = 12_700  # before the first message, to open what one board sends to another on
+BESIDE_REPLY_BYTES = 7000  # a board and round through a coordinator, up and down: calls, headers
+BEAT_BYTES_PER_S = 400  # a board's signs of life, and their answers
+START_BOARD_BYTES = 40_000  # of one through a coordinator
 _BESIDE = 0.1  # of the messages' bytes: less is not said
 _AUX: dict[int, float] = {frame.Aux.LOSS: LOSS, frame.Aux.EXAMPLES: 1.0, frame.Aux.SESSION: 1.0, frame.Aux.EPOCH: 1.0}
 _COLUMNS = (
@@ -119,6 +124,20 @@ class PlannedRun:
     def messages_a_round(self) -> float:
         """Return how many updates all boards send in a round, in the mean."""
         return len(self.boards) if self.server else sum(map(len, self.messages)) / len(self.messages)
+
+    def beside_bytes(self, round_s: float) -> int:
+        """Return what links carry in a round of so many seconds beside its messages."""
+        boards = len(self.boards)
+        if self.server:
+            return round(boards * (BESIDE_REPLY_BYTES + BEAT_BYTES_PER_S * round_s))
+        checks = BESIDE_BOARD_BYTES_PER_S * round_s if round_s > MeshLimits().keepalive_s else 0.0
+        return round(self.messages_a_round * BESIDE_MESSAGE_BYTES + boards * checks)
+
+    @property
+    def start_bytes(self) -> int:
+        """Return what links carry before the first message, with identities."""
+        pairs = {pair for of_round in self.messages for pair in of_round}
+        return len(self.boards) * START_BOARD_BYTES if self.server else len(pairs) * START_LINK_BYTES
 
     def predict(
         self,
@@ -330,7 +349,8 @@ def plan(recipe: Recipe, fleet: FleetProfile, count: int | None = None) -> dict[
         "round_bytes": round(messages * (up.message_bytes + (down.message_bytes if down else 0))),
         "round_s": seconds,
         "run_s": seconds * recipe.run.rounds,
-        "beside_bytes": round(messages * (BESIDE_REPLY_BYTES if case.server else BESIDE_MESSAGE_BYTES)),
+        "beside_bytes": case.beside_bytes(seconds),
+        "start_bytes": case.start_bytes,
         "run_bytes": round(messages * (up.message_bytes + (down.message_bytes if down else 0)) * recipe.run.rounds),
         "limit": asdict(limit_of(case, up, down, seconds)),
         "faster_codec": {**asdict(faster[0]), "settings": list(faster[0].settings(recipe))} if faster else None,
@@ -464,10 +484,12 @@ def _small(plan: Mapping[str, Any]) -> list[str]:
     beside = plan["beside_bytes"]
     if beside < _BESIDE * plan["round_bytes"]:
         return []
+    rounds = plan["run_bytes"] / plan["round_bytes"]
     polls = "calls and polls" if plan["mode"] == "server" else "checks of neighbours"
     return [
         f"small messages: the links carry more than this: {polls}, acknowledgements, headers and TLS, "
-        f"about {bytes_text(beside)} a round, {bytes_text(plan['run_bytes'] / plan['round_bytes'] * beside)} in the run"
+        f"about {bytes_text(beside)} a round, {bytes_text(rounds * beside)} in the run, and "
+        f"{bytes_text(plan['start_bytes'])} before the first one"
     ]
 
 

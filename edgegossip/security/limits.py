@@ -136,8 +136,10 @@ class ConnectionLimits:
     max_connections_per_peer: int = 4  # with one certificate: frames and questions, and as many that are dying
     admissions_per_s: float = 10.0  # admission handshakes with one certificate, from all its addresses, in the long run
     admission_burst: int = 100
-    keepalive_s: float = 3.0  # silence after which either end asks whether the other is there
-    keepalive_timeout_s: float = 4.0  # and for the answer
+    # Silence after which either end asks whether the other is there, and for the answer. A question
+    # and its answer are 270 bytes on the link, so slow rounds pay for them, not for frames.
+    keepalive_s: float = 4.0
+    keepalive_timeout_s: float = 3.0
 
 
 class Pending(Protocol):

@@ -123,10 +123,11 @@ def test_a_board_that_was_left_alone_polls_between_its_rounds_and_hears_that_a_n
 
 
 def test_what_comes_in_between_two_rounds_may_bring_a_board_to_another_round() -> None:
-    """Their own messages of two rounds far ahead."""
-    board = Board("a", params={"max_ahead": 2}, patience=Patience(3.0, catch_up_s=0.0)).begin().wait(0.0)
+    """Messages of two rounds far ahead, of two of three neighbours."""
+    patience = Patience(3.0, catch_up_s=0.0)
+    board = Board("a", topology="complete", params={"max_ahead": 2}, patience=patience).begin().wait(0.0)
     board.update()
-    for name in "bd":
+    for name in "bc":
         board.give(received(name, 20), received(name, 21, sequence=2))
     assert board.engine.round == 20 and board.question == Train(board.engine.model, 20)
     assert board.said("left-behind") == ["had been left behind in round 0: goes on in round 20"]
@@ -216,8 +217,10 @@ def test_a_newcomer_that_gets_no_model_trains_on_its_own_after_a_while() -> None
 
 
 def test_what_a_newcomer_holds_back_is_taken_in_when_its_first_round_ends() -> None:
-    a = Board("a", params={"max_ahead": 2}).begin().give(received("b", 30), received("b", 31, sequence=2)).update()
-    assert len(a.engine.pending) == 2 and a.engine.round == 0
+    a = Board("a", params={"max_ahead": 2}).begin()
+    for name in "bd":
+        a.give(received(name, 30), received(name, 31, sequence=2))
+    assert len(a.update().engine.pending) == 4 and a.engine.round == 0
     a.give(received("b", 0), received("d", 0))
     assert not a.engine.pending and Timer.CATCH_UP not in a.timers
     assert a.engine.round == 30 and [e.done.round for e in a.ended] == [0]

@@ -29,7 +29,8 @@ from edgegossip.fleet.revocation import tell
 from edgegossip.fleet.store import Fleet, coordinator_of
 from edgegossip.flower import Coordinator, NodeClient
 from edgegossip.flower._private import link
-from edgegossip.flower._private.link import FleetLink
+from edgegossip.flower._private.link import BEAT_PATH, BEAT_TOKEN_HEADER, FleetLink
+from edgegossip.flower.client import BEAT_S
 from edgegossip.flower.connection import (
     JOIN_PATH,
     REVOKED_PATH,
@@ -229,6 +230,23 @@ def test_only_the_coordinator_reaches_what_is_not_for_boards(run: Run) -> None:
         assert client.post("/v1/fleet/push-object", headers={"flwr-public-key": "YQ=="}).status_code == 401
         assert client.post(JOIN_PATH, content=b"x" * 20_000).status_code == 413
         assert client.post(JOIN_PATH, content=b"{}").status_code == 400
+
+
+def test_signs_of_life_are_small_once_the_board_is_known(run: Run) -> None:
+    """What a board sends a second beside its messages, with TLS, TCP and Ethernet."""
+    board = FleetLink(run.address, run.credentials("b"))
+    board.join()
+    assert board.beat()
+    before = board.meter.sent_bytes()
+    assert board.beat()
+    beat_bytes = board.meter.sent_bytes() - before + 22 + 66
+    assert (beat_bytes + 2 * 66) / BEAT_S <= 250
+    guess = {BEAT_TOKEN_HEADER: "guess"}
+    with httpx.Client(verify=run.credentials("b").context, base_url=f"https://{run.address}") as client:
+        assert client.post(BEAT_PATH, headers=guess).status_code == 401
+    board._beat_token, given = "lost", board._beat_token
+    assert board.beat() and board._beat_token not in ("lost", given)
+    board.close()
 
 
 def test_requests_that_are_refused_do_not_fill_the_log(run: Run) -> None:

@@ -6,15 +6,22 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from edgegossip import recipe as recipes
 from edgegossip.fleet.launch.board import run_follower
+from edgegossip.memory import Spool
+from edgegossip.mesh.base import Notice, PeerDown
 from edgegossip.node import main
-from edgegossip.node.main import NodeOptions, check_coordinator
+from edgegossip.node.main import NodeOptions, Runtime, check_coordinator
+from edgegossip.node.meters import NodeMeters
+from edgegossip.node.spec import NodeSpec
 from edgegossip.types import EXIT_INTERRUPTED, ConfigError
+from tests.node.fakes import ListSink
 
 BUSY = "import time; from edgegossip.node.main import Parent; Parent(); print('up', flush=True); time.sleep(60)"
 LISTENS = """
@@ -50,6 +57,22 @@ def test_plaintext_to_one_elsewhere_has_to_be_asked_for(address: str) -> None:
 def test_an_address_that_is_none() -> None:
     with pytest.raises(ConfigError, match="--coordinator '10.0.0.1' is not an address: write host:port"):
         check_coordinator("10.0.0.1", _options(insecure=True))
+
+
+def test_a_board_opens_streams_to_its_neighbours_and_takes_those_of_all() -> None:
+    recipe = recipes.load("quickstart-gossip", ("run.nodes=5",))
+    names = ("pi-01", "pi-02", "pi-03", "pi-04", "pi-05")
+    spec, options = NodeSpec(recipe, "pi-01", names, bytes(16)), replace(_options(), listen="127.0.0.1:0")
+    told = {name: f"127.0.0.1:{k}" for k, name in enumerate(names) if k}
+    made = main._open(
+        spec, lambda: told, ("pi-03", "pi-04"), options, ListSink(), NodeMeters(), None, Spool(), Runtime()
+    )
+    with made[0] as transport:
+        made[1]()
+        heard = {e.peer for _ in range(2) if isinstance(e := transport.incoming(30.0), Notice)}
+        assert heard == {"pi-02", "pi-05"}  # who do not answer
+        transport.close_peer("pi-03", "it is lost")
+        assert transport.incoming(30.0) == PeerDown("pi-03", "it is lost", closed=True)
 
 
 def start(script: str) -> subprocess.Popen[str]:

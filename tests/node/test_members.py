@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edgegossip.agreement import Agreement
 from edgegossip.mesh import GrpcTransport
-from edgegossip.mesh.base import Moved, Notice, PeerDown, PeerUp, Verdict
+from edgegossip.mesh.base import Moved, Notice, PeerDown, PeerUp, SendReceipt, Verdict
 from edgegossip.node.members import HOLD_S, MemberTransport, NeighbourStatus
 from tests.mesh.support import QUICK, RUN
 
@@ -125,6 +125,9 @@ class Members:
     def suspect(self, peer: str) -> None:
         self.said.append(("suspect", peer))
 
+    def note_heard(self, peer: str) -> None:
+        self.said.append(("heard", peer))
+
 
 def member(name: str, said: Members, neighbours: set[str]) -> MemberTransport:
     return MemberTransport(name, RUN, agent=said, neighbours=neighbours, limits=QUICK)  # type: ignore[arg-type]
@@ -140,6 +143,18 @@ def test_only_a_member_that_answered_is_there() -> None:
             event = a.incoming(30.0)
             assert isinstance(event, Notice) and event.text.startswith(f"cannot reach {peer}") and why in event.text
     assert said.said[1:-1] == [("alive", "b")]
+
+
+def test_who_takes_in_a_frame_was_heard_by_the_members_when_it_did() -> None:
+    agents = {"a": Members(), "b": Members()}
+    with member("a", agents["a"], {"b"}) as a, member("b", agents["b"], {"a"}) as b:
+        a.start(a.address)
+        b.start(b.address)
+        a.post(Moved("b", b.address))
+        assert isinstance(a.incoming(30.0), PeerUp)
+        a.send("b", [b"x"])
+        assert isinstance(a.incoming(30.0), SendReceipt)
+    assert agents["a"].said == [("start", a.address), ("alive", "b"), ("heard", "b"), ("stop", "")]
 
 
 def test_a_member_that_disagrees_is_there_and_is_not_tried_again() -> None:

@@ -11,7 +11,8 @@ Flower asks for each object of a message in a request of its own, 11 a message, 
 waits asks again and again. A request costs the SuperLink 3 to 6 ms whatever it is about. Here the
 same handlers of Flower's do the same work on the same state, after the same checks of signature and
 task, without a request each (`Batching`; link.py is the other end). What a board has been given is
-given again until its next request says that it came through.
+given again until its next request says that it came through. Signs of life come with a token
+that stands for the board's key, once that has signed one.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import itertools
 import json
 import logging
 import os
+import secrets
 import socket
 import ssl
 import threading
@@ -36,8 +38,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
-from flwr.common.constant import TIMESTAMP_HEADER
+from flwr.common.constant import HEARTBEAT_MIN_INTERVAL, TIMESTAMP_HEADER
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest, PushMessagesResponse
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PushAppMessagesRequest
@@ -57,6 +60,8 @@ from starlette.responses import JSONResponse, Response
 
 from edgegossip.flower._private.arrivals import Arrivals, watch
 from edgegossip.flower._private.link import (
+    BEAT_PATH,
+    BEAT_TOKEN_HEADER,
     BUNDLE_BYTES,
     GIVE_PATH,
     HOLD_HEADER,
@@ -113,6 +118,7 @@ _ONCE = {
         "content-length",
         "transfer-encoding",
         HOLD_HEADER,
+        BEAT_TOKEN_HEADER,
     )
 }  # and the key: who reads the first of several, and who the last, would not read the same
 
@@ -352,6 +358,8 @@ class AdmissionMiddleware:
             elif scope["path"] in self._open_paths:
                 return await _answer(send, 200, "", **await self._unadmitted(scope, headers, receive))
             elif self._secure:
+                if scope["path"] == BEAT_PATH and BEAT_TOKEN_HEADER.encode() in headers:
+                    headers[self._key_header] = self._bundles.key_of(headers[BEAT_TOKEN_HEADER.encode()])
                 board = self._board(scope["path"], headers)
                 if board is not None:
                     self._arrivals.admit(scope["client"])
@@ -612,9 +620,11 @@ class Batching:
         self._news = asyncio.Event()  # there may be something for boards; another one each time
         # The last message of each board, until it says that it has it.
         self._given: dict[int, PullMessagesResponse] = {}
+        self._beat_tokens: dict[bytes, tuple[bytes, int]] = {}  # the key that each stands for, and Flower's id
         self._handlers: dict[str, Callable[[Request], Awaitable[bytes]]] = {
             TAKE_PATH: self._take,
             GIVE_PATH: self._give,
+            BEAT_PATH: self._beat,
             PUSH_MESSAGES_PATH: self._push_messages,
             RUN_TAKE_PATH: self._run_take,
             RUN_GIVE_PATH: self._run_give,
@@ -649,6 +659,31 @@ class Batching:
     def _wake(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
+
+    def key_of(self, token: bytes) -> bytes:
+        """Return the key for which this token stands, as it is written in a request; empty for
+        none."""
+        return self._beat_tokens.get(token, (b"", 0))[0]
+
+    async def _beat(self, request: Request) -> bytes:
+        """Take a sign of life; return the token with which the next may come, and nothing for who
+        is unknown. A key has one token, which is worth no more than it."""
+        state, token = request.app.state.linkstate_factory.state(), request.headers.get(BEAT_TOKEN_HEADER, "").encode()
+        if token:
+            known = self._beat_tokens.get(token)
+            beat = state.acknowledge_node_heartbeat
+            good = known is not None and await run_in_threadpool(beat, known[1], HEARTBEAT_MIN_INTERVAL)
+            return token if good else b""
+        asked = SendNodeHeartbeatRequest.FromString(await request.body())
+        await run_in_threadpool(_authenticate, request, asked)
+        if not (await run_in_threadpool(fleet_handlers.send_node_heartbeat, asked, state)).success:
+            return b""
+        key, node = request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER].encode(), asked.node.node_id
+        for old in [t for t, whose in self._beat_tokens.items() if node == whose[1]]:
+            del self._beat_tokens[old]
+        token = secrets.token_urlsafe(16).encode()
+        self._beat_tokens[token] = key, node
+        return token
 
     async def _take(self, request: Request) -> bytes:
         """Return the next message for a board; nothing when there is none within the time that it

@@ -7,14 +7,16 @@ Phillips, Currey, 2018): whoever is slow itself takes more time for everything; 
 shorter with each independent confirmation; a suspect is told first. Deviations:
 
 - Whole tables travel instead of queues of updates, and only to those who are not known to have them
-  (`protocol`). Idle members exchange a hash. News is told to a few members every `spread_s`, until
-  all are known to have it, and not only by probes.
+  (`protocol`). Idle members exchange a hash. News is told to a few members every `spread_s`, and
+  not only by probes: while anybody is suspect until all are known to have it, else to our
+  neighbours, who tell theirs.
 - SWIM probes all members in shuffled rounds. So do we while anybody is suspect, and faster, since
   boards often fail together. In quiet times each member is watched by few others only, as in Rapid
   (Suresh et al., "Stable and consistent membership at scale with Rapid", 2018): the one before it
   and the one after it. So two watch each other, and one of them asking now and then is enough: who
   was heard of is not asked, and nobody is forgotten for longer than `quiet_s` and a little.
-- Whatever comes from a member shows that it is there, not only the answer to a probe.
+- Whatever comes from a member shows that it is there, not only the answer to a probe: the
+  acknowledgement of a frame, too.
 - A suspicion makes everybody who hears of it probe that member next: it is confirmed, or the
   suspect told, without delay.
 - What another takes for a death is a suspicion to us, which ends in its own time: who named it may
@@ -35,7 +37,7 @@ shorter with each independent confirmation; a suspect is told first. Deviations:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -164,12 +166,12 @@ class Disseminator:
         self._send(to, lambda view: Ping(number, view))
         return number
 
-    def _spread(self, now_s: float) -> None:
+    def _spread(self, among: Iterable[int], now_s: float) -> None:
         """Tell a few of those that are not known to have our news."""
         behind = [
             k
-            for k, entry in enumerate(self.table)
-            if entry.here
+            for k in among
+            if self.table[k].here
             and k != self.me
             and self._theirs.get(k) != self.digest
             and self._told.get(k, 0) < self.settings.spread_repeats
@@ -263,8 +265,9 @@ class Detector(Disseminator):
         if self._retry_s() <= now_s:
             self._next_retry_s = now_s + self.settings.retry_s * self._random.uniform(0.75, 1.25)
             self._retry_dead(now_s)
+        # In quiet times from neighbour to neighbour, who have connections: a new one takes 12 kB.
         if self._spread_s <= now_s:
-            self._spread(now_s)
+            self._spread(range(len(self.table)) if self._suspected_s else self._watched(), now_s)
         self._forget_pings(now_s)
         return self._turn_over(now_s)
 
@@ -272,12 +275,8 @@ class Detector(Disseminator):
         """Take in a message of another member, whose identity is certain."""
         self._notice_stall(now_s)
         self._evicted.pop(sender, None)
-        self._heard_s[sender] = now_s
         self._learn(sender, message.view, now_s)
-        # Whatever it says, it is there: a probe of it has its answer.
-        if any(probe.target == sender for probe in self._probes.values()):
-            self._drop_probes(sender)
-            self._reached()
+        self._hear(sender, now_s)
         match message:
             case Ping(number):
                 self._send(sender, lambda view: Ack(number, view))
@@ -325,6 +324,20 @@ class Detector(Disseminator):
             self._evicted[member] = entry.session
             self._set(member, entry, now_s)
         return self._turn_over(now_s)
+
+    def note_heard(self, member: int, now_s: float) -> list[Output]:
+        """Take in that a member answered elsewhere just now, so that it need not be asked. It says
+        nothing of what is in its table, and takes back nothing."""
+        self._notice_stall(now_s)
+        self._hear(member, now_s)
+        return self._turn_over(now_s)
+
+    def _hear(self, member: int, now_s: float) -> None:
+        """Take in that a member is there, whatever it says: a probe of it has its answer."""
+        self._heard_s[member] = now_s
+        if any(probe.target == member for probe in self._probes.values()):
+            self._drop_probes(member)
+            self._reached()
 
     def mark_alive(self, member: int, now_s: float) -> list[Output]:
         """Take in a sign that a member is there, whatever the table says: tell it what we know, and

@@ -23,6 +23,10 @@ from tests.mesh.membership.world import World, refutations
 NAMED_S = 10.0  # the promise
 
 
+# A question, its answer and TCP's acknowledgement on an Ethernet link, over TLS.
+PROBE_BYTES = 193 + 161 + 66
+
+
 def seeds(count: int) -> list[Any]:
     """So many; all but the first are slow, as a fleet of eighteen takes a second or two."""
     return [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, count))]
@@ -210,6 +214,7 @@ def test_a_quiet_fleet_is_woken_to_ask_and_for_nothing_else() -> None:
     ticks, pings = sum(world.ticks.values()) - sum(before.values()), (world.sent - asked) / 2
     assert 0.8 * 18 * 120 / 3 < pings <= 18 * 120 / 3  # each pair once in quiet_s
     assert ticks <= 1.1 * pings
+    assert pings * PROBE_BYTES / 120 / 18 <= 150  # a board and second
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

@@ -52,6 +52,20 @@ def test_who_takes_itself_for_slow_waits_for_a_probe_under_way_and_does_not_spin
     raise AssertionError(f"forty ticks, and it is only {now_s - 100.0:.2f} s later")
 
 
+def test_who_takes_in_our_frames_is_not_asked() -> None:
+    node = detector()
+    settled(node, 100.0)
+    node.tick(node.wake_s)
+    for at_s in (102.0, 104.5, 107.0):
+        for k in (1, 3):
+            node.note_heard(k, at_s)
+        assert node.wake_s == at_s + node.settings.quiet_s
+    assert set(pings(node.tick(node.wake_s))) == {1, 3}
+    for k in (1, 3):  # that is an answer, too
+        node.note_heard(k, node.wake_s)
+    assert not any(isinstance(o, SendMessage) and isinstance(o.message, PingReq) for o in node.tick(node.wake_s))
+
+
 @pytest.mark.parametrize("status", [Status.SUSPECT, Status.DEAD, Status.LEFT])
 def test_a_process_does_not_share_the_fate_of_the_one_before_it(status: Status) -> None:
     """Killed, suspected, and started again before that suspicion was over."""

@@ -1,0 +1,44 @@
+"""What two boards say to each other that send no frames, in bytes on the link."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from edgegossip.mesh import GrpcTransport, MeshLimits
+from edgegossip.telemetry.sockets import SocketMeter
+from tests.mesh.fleet import TestFleet
+from tests.mesh.security.support import LIMITS, left
+from tests.mesh.support import RUN, connect_all, until
+
+HASTE = 10.0  # their silences are so many times shorter than a board's
+
+
+def test_boards_that_send_no_frames_say_little_and_nothing_once_they_let_go(fleet: TestFleet) -> None:
+    """On a ring a board has half of two pairs, which is what both of one say here."""
+    limits = replace(LIMITS, keepalive_s=MeshLimits().keepalive_s / HASTE)
+    a, b = (GrpcTransport(name, RUN, limits=limits, security=fleet.security(name)) for name in "ab")
+    with a, b:
+        connect_all([a, b], ["a", "b"])
+        time.sleep(0.3)  # what opens a connection is over
+        meter = SocketMeter()
+        since_s = time.monotonic()
+        time.sleep(2.4)
+        said = meter.sample()
+        assert said is not None
+        per_s = said.sent_link_bytes / (time.monotonic() - since_s) / HASTE
+        assert 60 < per_s <= 150
+        a.let_go(["b"])
+        b.let_go(["a"])
+        before = said.sent_segments
+
+        def is_still() -> bool:
+            nonlocal before
+            time.sleep(2 * limits.keepalive_s)
+            now = meter.sample()
+            assert now is not None
+            still, before = now.sent_segments == before, now.sent_segments
+            return still
+
+        until(is_still, "their connections end")
+        assert not left(a) and not left(b)
