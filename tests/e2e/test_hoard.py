@@ -23,14 +23,14 @@ from edgegossip.mesh.membership.client import request_join
 from edgegossip.mesh.tls_security import TlsSecurity
 from edgegossip.mesh.wire import METHOD, chunk_message
 from edgegossip.training import build_workload
-from tests.e2e.loopback import fleet
+from lab.soak.boards import fleet
 
 EVIL = "evil"
 PATIENCE_S = 90.0
 CHUNK_BYTES = 1 << 21
 HOARD = 70  # messages: 31 rounds may pass without news, in a graph of four boards
 SETTINGS = (
-    *("model.name=tests.e2e.slow_mlp:slow_mlp", "model.params.hidden=[7000]", "model.params.pause_s=0.4"),
+    *("model.name=lab.soak.slow_mlp:slow_mlp", "model.params.hidden=[7000]", "model.params.pause_s=0.4"),
     *("training.local_steps=1", "run.rounds=1000000", "gossip.topology=complete", "gossip.params.staleness=30"),
 )
 

@@ -1,4 +1,4 @@
-"""`python -m tests.fleet.image.smoke [--work DIR] [--from STAGE] [STAGE...]`."""
+"""`python -m lab.smoke [--work DIR] [--from STAGE] [STAGE...]`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 from edgegossip.fleet.image import build
 from edgegossip.fleet.image.tools import need
 from edgegossip.types import EdgegossipError, HostError
-from tests.fleet.image.smoke.machine import GUEST, Stopped
-from tests.fleet.image.smoke.stages import ADDRESSES, STAGES
+from lab.smoke.machine import GUEST, Stopped
+from lab.smoke.stages import ADDRESSES, STAGES
 
 _INSIDE = "EDGEGOSSIP_SMOKE_INSIDE"
 
@@ -50,7 +50,7 @@ def main() -> int:
                 options.cache,
                 *(["--only", options.only] if options.only else []),
             ]
-            inside = ["unshare", "--net", "--", sys.executable, "-m", "tests.fleet.image.smoke", *map(str, words)]
+            inside = ["unshare", "--net", "--", sys.executable, "-m", "lab.smoke", *map(str, words)]
             code = subprocess.run(inside, env={**os.environ, _INSIDE: "1"}).returncode
         return code
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
