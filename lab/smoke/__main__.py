@@ -58,8 +58,8 @@ def main() -> int:
         subprocess.run(["ip", "address", "add", f"{address}/32", "dev", "lo"], check=True)
     # Who calls the board from here must not come from the board's own address, which its kernel
     # would drop: the emulator shows it loopback's as 10.0.2.2.
-    words = f"ip route replace local {GUEST} dev lo table local proto kernel scope host src 127.0.0.1"
-    subprocess.run(words.split(), check=True)
+    route = f"ip route replace local {GUEST} dev lo table local proto kernel scope host src 127.0.0.1"
+    subprocess.run(route.split(), check=True)
     return carry_out(options.work, options.cache, [options.only] if options.only else names[1:])
 
 
