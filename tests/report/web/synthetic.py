@@ -1,6 +1,6 @@
 """A long run that nobody has to wait for, written through the product's own record writer. The
-numbers follow simple laws of a ring of boards on one slow link, drawn from a seed; they are there to
-be shown, and no measurement of anything."""
+numbers follow simple laws of a ring of boards on one slow link, drawn from a seed; they are there
+to be shown, and no measurement of anything."""
 
 from __future__ import annotations
 
