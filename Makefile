@@ -71,7 +71,7 @@ test-slow: $(ALL) ## the tests that take long or need a developer's tools, all o
 	@[ -n "$(PART)" ] || OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=20 $(SLOW_examples)
 
 image-smoke: $(ALL) ## an image from nothing to a training board, emulated; needs root; goes on at the stage where it stopped
-	@$(BIN)/python -m tests.fleet.image.smoke $(SMOKE)
+	@$(BIN)/python -m lab.smoke $(SMOKE)
 
 docs: ## build the documentation as a site: site/index.html, which needs no server
 	@test -x $(VENV)/bin/zensical || $(PIP) --quiet install "zensical>=0.0.73,<0.2"

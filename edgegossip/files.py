@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from edgegossip.types import DataError, HostError
+from edgegossip.types import DataError, EdgegossipError, HostError
 
 MAX_TEXT_BYTES = 16 << 20  # of a text that a user gives
 _MARKS = {  # byte order marks, the longest first, and what reads the text with its mark
@@ -24,6 +24,17 @@ _MARKS = {  # byte order marks, the longest first, and what reads the text with 
     codecs.BOM_UTF16_BE: "utf-16",
 }
 _NOT_SYNCED = (errno.EINVAL, errno.ENOTSUP, errno.EROFS)  # file systems without it, or where nothing can be new
+
+
+@contextmanager
+def refused_as(kind: type[EdgegossipError], where: Path) -> Iterator[None]:
+    """Raise what the file system refuses in the block (OSError) as a `kind` of one sentence, which
+    names the file, or failing that `where`."""
+    try:
+        yield
+    except OSError as error:
+        name = os.fsdecode(error.filename) if error.filename else where
+        raise kind(f"{name}: {(error.strerror or str(error)).lower()}") from error
 
 
 @contextmanager

@@ -22,13 +22,14 @@ import math
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import tomli_w
 
 from edgegossip.choices import did_you_mean, hints_of
 from edgegossip.types import ConfigError
 
+T = TypeVar("T")
 REQUIRED: Any = inspect.Parameter.empty  # the default of what has none
 
 
@@ -37,7 +38,8 @@ class Option:
     """One thing that a user may set.
 
     `type` is bool, int, float, str, Path, Mapping, or a list or tuple of one of these. `low` and
-    `high` bound numbers, inclusively, each one of a list. `choices` are the only valid values.
+    `high` bound numbers, inclusively, each one of a list or of a table. `choices` are the only
+    valid values.
     `more` has what only some readers know, such as the flag of a command's option.
     """
 
@@ -54,12 +56,15 @@ class Option:
         """Return the value in the option's type.
 
         Raises ConfigError that names the key, the value, what is allowed and what is nearest."""
-        if get_origin(self.type) is list:
-            (item,) = get_args(self.type)
-            if not isinstance(value, list):
-                raise ConfigError(f"{key} = {as_toml(value)}: must be a list of {_WORDS[item][1]}")
-            each = replace(self, type=item)
-            return [each.check(f"{key}[{k}]", v) for k, v in enumerate(value)]
+        origin, inner = get_origin(self.type), get_args(self.type)
+        if origin in (list, tuple):
+            if not isinstance(value, (list, origin)):
+                raise ConfigError(f"{key} = {as_toml(value)}: must be a list of {_WORDS[inner[0]][1]}")
+            each = replace(self, type=inner[0])
+            return origin(each.check(f"{key}[{k}]", v) for k, v in enumerate(value))
+        if origin is Mapping and inner[1] in _WORDS and isinstance(value, Mapping):
+            each = replace(self, type=inner[1])
+            return {name: each.check(f"{key}.{name}", v) for name, v in value.items()}
         if self.type is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         word = _WORDS[self.type][0] if self.type in _WORDS else "a table"
@@ -138,6 +143,21 @@ def options_of(source: Any) -> tuple[Option, ...]:
     if callable(source):
         return tuple(_of_keywords(source))
     return tuple(Option(p.name, type(p.default), p.default, p.help, p.low, p.high, p.choices) for p in source)
+
+
+def filled(kind: type[T], content: Mapping[str, Any], prefix: str = "", where: str = "") -> T:
+    """Return a dataclass of options with what a document says, each value checked, the others at
+    their defaults. Errors begin with `where`, and name keys with `prefix` before them.
+
+    Raises ConfigError for a key that is unknown, with the nearest, or missing, and for a value."""
+    known = {o.name: o for o in options_of(kind)}
+    for key in content:
+        if key not in known:
+            raise ConfigError(f"{where}unknown key {prefix}{key}{did_you_mean(key, known, prefix)}")
+    for o in known.values():
+        if o.default is REQUIRED and o.name not in content:
+            raise ConfigError(f"{where}{prefix}{o.name} is missing")
+    return kind(**{key: known[key].check(f"{where}{prefix}{key}", value) for key, value in content.items()})
 
 
 def build(kind: Any, values: Mapping[str, Any]) -> Any:

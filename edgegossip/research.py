@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgegossip import recipe as recipes
-from edgegossip.report.card import html_card
 from edgegossip.result import data_frame
 from edgegossip.types import ConfigError, DataError
 
@@ -76,21 +75,9 @@ class StudyResult:
 
         return as_text(self.summary["rows"])
 
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows: the table, and scores against bytes."""
-        from edgegossip.studies.summary import NOTES, cells
-
-        summary = self.summary
-        failed = [f"{run['case']}, seed {run['seed']} failed: {run['reason']}" for run in summary["failed"]]
-        plot = self.folder / "accuracy-bytes.png"
-        return html_card(
-            f"{self.folder.name}: {len(summary['rows'])} variants, {summary['runs']} runs",
-            failed,
-            cells(summary["rows"]),
-            png=plot.read_bytes() if plot.is_file() else None,
-            alt="score against bytes sent",
-            notes=[*NOTES, f"folder {self.folder}"],
-        )
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Show in a notebook what `print` does."""
+        printer.text(str(self))
 
 
 def study(
@@ -207,13 +194,6 @@ class Plan:
         from edgegossip.scale.plan import plan_text
 
         return plan_text(self.summary)
-
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows: bytes, seconds, what limits the run, and the cure."""
-        from edgegossip.scale.plan import advice, facts, kinds_table
-
-        title, *lines = facts(self.summary)
-        return html_card(title, lines, kinds_table(self.summary), notes=advice(self.summary))
 
 
 def plan(

@@ -8,9 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgegossip.report.table import verdict_lines
-from edgegossip.report.units import bytes_text, seconds_text
-from edgegossip.telemetry.records import score_text
 from edgegossip.telemetry.run_folder import RunData, read_run
 from edgegossip.telemetry.summary import beside, summarise
 from edgegossip.types import HostError
@@ -23,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class Result:
-    """A run folder, of a run that has ended, was stopped, or goes on.
+    """A run folder, of a run that has ended, was stopped, or goes on. Its text (`print(result)`) is
+    the table that `edgegossip run` ends with.
 
     Everything is read when it is asked for. Args: `folder`, and `others` for the further folders of
     boards that ran by hand, each with its own. Raises DataError when one is no run folder.
@@ -43,6 +41,15 @@ class Result:
 
     def __repr__(self) -> str:
         return f"Result({', '.join(repr(str(path)) for path in self.folders)})"
+
+    def __str__(self) -> str:
+        from edgegossip.report.table import run_table
+
+        return run_table(self.summary)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Show in a notebook what `print` does."""
+        printer.text(str(self))
 
     @property
     def summary(self) -> Mapping[str, Any]:
@@ -137,24 +144,6 @@ class Result:
         views = read_runs(self.folders, together=len(self.folders) > 1)
         return page_of(views, self.folder / "report.html" if path is None else Path(path))
 
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows: the verdict, a table of the boards, how the run learned
-        (with matplotlib)."""
-        from edgegossip.report.card import html_card
-        from edgegossip.report.plots import learning_png, read_curves, run_title
-
-        run, alone = read_run(self.folder), len(self.folders) == 1
-        summary, curves = read_curves(run)
-        png = learning_png(run, summary, curves) if alone else None  # curves are of one folder's records
-        summary = summary if alone else self.summary
-        shown = [name for name in summary["scores"] if name != "loss"][:1]
-        table = [
-            ("board", "state", "rounds", *shown, "test loss", "sent"),
-            *(_cells(row, shown, summary["rounds_asked"]) for row in summary["boards"]),
-        ]
-        notes = [f"folder {self.folder}"]
-        return html_card(run_title(run, summary), _verdict(summary), table, png=png, alt="loss and score", notes=notes)
-
     @cached_property
     def _models(self) -> RunModels:
         from edgegossip.report.models import RunModels
@@ -168,32 +157,6 @@ class Result:
         return [read_run(path) for path in self.folders]
 
 
-def _verdict(summary: Mapping[str, Any]) -> list[str]:
-    """What the run came to, a line each; the first says how far it got."""
-    boards = [row for row in summary["boards"] if row["role"] == "board"]
-    finished = sum(row["state"] == "finished" for row in boards)
-    words = [
-        f"{finished} of {len(boards)} boards finished",
-        f"{summary['rounds']} rounds in {seconds_text(summary['seconds'])}",
-    ]
-    if (score := summary["score"]) is not None:
-        words.append(f"{score} {score_text(score, summary['scores'][score]['mean'])}")
-    words.append(f"{_bytes(summary['sent_bytes'])} sent")
-    return [", ".join(words), *verdict_lines(summary)]
-
-
-def _cells(row: Mapping[str, Any], scores: Sequence[str], asked: int | None) -> tuple[str, ...]:
-    figures = (score_text(name, row["scores"].get(name)) for name in scores)
-    return (
-        row["node"],
-        row["state"],
-        f"{row['rounds']} of {asked}",
-        *figures,
-        score_text("loss", row["loss"]),
-        _bytes(row["sent_bytes"]),
-    )
-
-
 def data_frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pandas.DataFrame:
     """Return rows as a pandas table, with these columns where there are none. Raises HostError
     without pandas."""
@@ -202,7 +165,3 @@ def data_frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pan
     except ImportError:
         raise HostError("tables need pandas: pip install pandas") from None
     return pandas.DataFrame(rows) if rows else pandas.DataFrame(columns=columns)
-
-
-def _bytes(sent: Mapping[str, int | None]) -> str:
-    return bytes_text(sent["socket"] if sent["socket"] is not None else sent["payload"])

@@ -139,7 +139,18 @@ MAY = {
         "scale",
         "report",
     },
-    "fleet.image": {"version", "files", "types", "untrusted", "choices", "security", "mesh", "fleet", "update"},
+    "fleet.image": {
+        "version",
+        "files",
+        "types",
+        "untrusted",
+        "choices",
+        "options",
+        "security",
+        "mesh",
+        "fleet",
+        "update",
+    },
 }
 MAY["result"] = {"types", "recipe", "modelfile", "telemetry", "training", "export", "report"}
 MAY["research"] = {"types", "recipe", "report", "result", "studies", "scale"}
@@ -149,6 +160,8 @@ MAY["lab.sim"] = {
     *("files", *PURE_MAY, "memory", "threads", "recipe", "checkpoint", "telemetry", "training", "mesh", "node", "cli"),
 }
 MAY["lab"], MAY["lab.bench"] = set(), set(MAY)
+MAY["lab.laws"] = {"telemetry", "types"}
+MAY["lab.smoke"] = MAY["lab.soak"] = set(MAY)
 MAY["lab.results"] = set(MAY)
 MAY["lab.faults"] = {"cli", "options", "types"}
 MAY["lab.papers"] = MAY["lab.netns"] = set(MAY)
@@ -166,6 +179,8 @@ OUTSIDE = {
     "lab.sim": {"click"},
     "lab.faults": {"click", "pytest", "torch"},
     "lab.netns": {"click"},
+    "lab.smoke": {"torch"},
+    "lab.soak": {"psutil", "torch"},
     "lab.results": {
         "torch",
         "grpc",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import html
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ import edgegossip
 from edgegossip import recipe as recipes
 from edgegossip import training
 from edgegossip.node.storage import about_model, save_model
+from edgegossip.report.table import run_table
 from edgegossip.telemetry.run_folder import RunFolder
 from edgegossip.types import DataError, HostError, UsageError
 from tests.training.fakes import recipe
@@ -95,32 +95,10 @@ def test_the_page(folder: Path, tmp_path: Path) -> None:
     assert result.report(tmp_path / "page.html").is_file()
 
 
-def test_what_a_notebook_shows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verdict, boards and curve; all names are text, and nothing is asked from elsewhere."""
-    pytest.importorskip("matplotlib")
-    card = edgegossip.Result(folder)._repr_html_()
-    assert card.count("<tr>") == 3 and "60.00 %" in card and "2 of 2" in card
-    assert "2 of 2 boards finished, 2 rounds" in card and "accuracy 55.00 %" in card
-    (picture,) = re.findall('src="data:image/png;base64,([^"]+)"', card)
-    assert base64.b64decode(picture).startswith(b"\x89PNG")
-    assert "<b>" not in card and "a &lt;b&gt;" in card and "http" not in card
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert edgegossip.Result(folder)._repr_html_().count("<tr>") == 3
-
-
-def test_a_card_names_what_went_wrong(folder: Path) -> None:
-    with (folder / "events.jsonl").open("a") as file:
-        file.write('{"node": "board-1", "t_s": 9.0, "event": "refused", "text": "board-1 was refused"}\n')
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    worse = [line.replace('"train/loss": 1.0', '"train/loss": NaN') for line in lines]
-    (folder / "metrics.jsonl").write_text("\n".join(worse) + "\n")
-    result = edgegossip.Result(folder)
-    findings = result.summary["verdict"]
-    assert findings
-    card = result._repr_html_()
-    for finding in findings:
-        assert html.escape(finding["text"]) in card and html.escape(finding["cure"]) in card
+def test_its_text_is_the_table_of_the_run(folder: Path) -> None:
+    result, shown = edgegossip.Result(folder), list[str]()
+    result._repr_pretty_(SimpleNamespace(text=shown.append), False)  # as IPython does
+    assert [str(result)] == shown == [run_table(result.summary)]
 
 
 def test_a_folder_that_is_none_is_refused_at_once(tmp_path: Path) -> None:

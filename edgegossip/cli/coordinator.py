@@ -5,23 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from edgegossip.cli.options import INSECURE, JSON, PLOTS, RUNS, SCRIPT_ARGS, SETTINGS, chosen, command, with_script_args
 from edgegossip.fleet.launch.outputs import Outputs
-from edgegossip.options import option
+from edgegossip.options import REQUIRED, option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorCommand:
     """Options of `edgegossip coordinator`."""
 
-    recipe: str | None = option(None, argument=True)
+    recipe: str = option(REQUIRED, argument=True, metavar="RECIPE|SCRIPT")
     script_args: tuple[str, ...] = SCRIPT_ARGS()
     settings: tuple[str, ...] = SETTINGS()
-    script: str | None = option(
-        None, "In place of RECIPE: the training script that the boards run.", flag="--for", metavar="SCRIPT"
-    )
     host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 for every interface.")
     port: int = option(8000, "Port to listen on.", low=0, high=65_535)
     boards: str = option(
@@ -54,8 +49,8 @@ def coordinator(options: CoordinatorCommand) -> int:
     """Start Flower's server and the run of RECIPE, wait for the boards by name, train, save the
     model.
 
-    --for SCRIPT runs that script here up to its edgegossip.join, which tells the model; the boards
-    train with it. With --set evaluation.where=coordinator it also evaluates here, on data of its
+    A SCRIPT runs here up to its edgegossip.join, which tells the model; the boards train with it.
+    With --set evaluation.where=coordinator it also evaluates here, on data of its
     own. With a fleet (`edgegossip fleet init`, `fleet add`) over TLS, and for that fleet's boards
     only, by their names in it. After kill -9 the same command goes on from the last round; boards
     come back by themselves.
@@ -65,7 +60,7 @@ def coordinator(options: CoordinatorCommand) -> int:
       edgegossip coordinator quickstart-server --boards 4
       edgegossip coordinator quickstart-server --host 0.0.0.0 \\
           --fleet fleet --boards pi-01,pi-02,pi-03,pi-04
-      edgegossip coordinator --for train.py --boards 4
+      edgegossip coordinator train.py --boards 4
     and on every board, which is told the recipe:
       edgegossip node --coordinator HOST:8000 --identity identity
       edgegossip node train.py --coordinator HOST:8000 --identity identity
@@ -73,16 +68,10 @@ def coordinator(options: CoordinatorCommand) -> int:
     from edgegossip.fleet.launch.coordinator import CoordinatorOptions, run_coordinator
     from edgegossip.recipe import is_script, load
 
-    recipe, settings, boards, script_args = options.recipe, options.settings, options.boards, options.script_args
-    if options.script is not None:
-        # What follows -- is the script's, from the first word on.
-        script_args = script_args if recipe is None else (recipe, *script_args)
-        recipe = options.script
-    if recipe is None:
-        raise click.UsageError("name a RECIPE, or a training script with --for SCRIPT")
+    recipe, settings, boards = options.recipe, options.settings, options.boards
     if is_script(recipe):
         named = () if boards.isdecimal() or not boards else (f"run.nodes={len(boards.split(','))}",)
-        settings = ("run.mode=server", *named, *with_script_args(settings, script_args))
+        settings = ("run.mode=server", *named, *with_script_args(settings, options.script_args))
     if boards.isdecimal():
         settings, boards = (*settings, f"run.nodes={boards}"), ""
     names = tuple(filter(None, boards.split(",")))

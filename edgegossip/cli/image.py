@@ -5,19 +5,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, OUTPUT, chosen, command
+from edgegossip.cli.options import JSON, OUTPUT, command
 from edgegossip.fleet.image.boards import BuildFrom
 from edgegossip.options import REQUIRED, option
 from edgegossip.types import EXIT_DATA
-
-_SOURCE = partial(
-    option, None, "A checkout of edgegossip; default: the one this command runs from.", path="folder", metavar="DIR"
-)
 
 
 @click.group()
@@ -37,25 +32,10 @@ def image() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class From:
-    """Options of all that builds, see `boards.BuildFrom`."""
-
-    board: str = option(REQUIRED, "Such as raspberry-pi-4; docs/images.md lists them.")
-    suite: str = option("", "Debian's: bookworm (12) or trixie (13); default: the board's usual one.")
-    mirror: str | None = option(
-        None, "Debian's archive; default: that of this machine's apt.", metavar="ADDRESS[,SECURITY]"
-    )
-    source: Path | None = _SOURCE()
-    cache: Path | None = option(
-        None, "Where finished steps are kept; default: ~/.cache/edgegossip/images.", path="folder", metavar="DIR"
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BuildCommand:
     """Options of `edgegossip image build`."""
 
-    asked: From
+    asked: BuildFrom
     output: Path = OUTPUT(REQUIRED, "The image to make.", path="file")
     fresh: bool = option(False, "Fetch Debian's packages again: the cache does not know of updates.")
     as_json: bool = JSON()
@@ -68,7 +48,7 @@ def build(options: BuildCommand) -> int:
     from edgegossip.fleet.image.build import build_image
 
     built = build_image(
-        chosen(options.asked, BuildFrom),
+        options.asked,
         options.output,
         lambda text: click.echo(text, err=options.as_json),
         fresh=options.fresh,
@@ -87,7 +67,7 @@ def build(options: BuildCommand) -> int:
 class Wheel:
     """Options of `edgegossip image wheel`."""
 
-    asked: From
+    asked: BuildFrom
     output: Path = OUTPUT(Path("."), "Folder to put it in.", path="folder")
 
 
@@ -96,7 +76,7 @@ def wheel(options: Wheel) -> int:
     """Make our wheel alone for a kind of board, cross-compiled: for cards with another system."""
     from edgegossip.fleet.image.build import build_wheel
 
-    click.echo(build_wheel(chosen(options.asked, BuildFrom), options.output, click.echo))
+    click.echo(build_wheel(options.asked, options.output, click.echo))
     return 0
 
 
@@ -104,7 +84,7 @@ def wheel(options: Wheel) -> int:
 class Release:
     """Options of `edgegossip image release`."""
 
-    asked: From
+    asked: BuildFrom
     output: Path = OUTPUT(REQUIRED, "New folder to put it in.", path="folder")
     with_packages: bool = option(False, "With all Python packages: for boards that have other ones.")
 
@@ -116,7 +96,7 @@ def release(options: Release) -> int:
     from edgegossip.fleet.image.build import build_release
 
     output = options.output
-    build_release(chosen(options.asked, BuildFrom), output, click.echo, with_packages=options.with_packages)
+    build_release(options.asked, output, click.echo, with_packages=options.with_packages)
     click.echo(f"next: edgegossip fleet release build {output} -o {output.name}.bundle")
     return 0
 
@@ -125,18 +105,9 @@ def release(options: Release) -> int:
 class Configure:
     """Options of `edgegossip image configure`."""
 
-    base: Path | None = option(None, argument=True, path="file")
+    base: Path = option(REQUIRED, argument=True, path="file")
     kit: Path = option(REQUIRED, "Of `edgegossip fleet kit`.", path="file")
-    output: Path | None = OUTPUT(None, "The card's image to make.", path="file")
-    folder: Path | None = option(
-        None,
-        "Instead of an image: the mounted boot partition of a stock Raspberry Pi OS card.",
-        flag="--cloud-init",
-        path="folder",
-        metavar="DIR",
-    )
-    wheel: Path | None = option(None, "With --cloud-init: of `edgegossip image wheel`.", path="file", exists=True)
-    source: Path | None = _SOURCE()
+    output: Path = OUTPUT(REQUIRED, "The card's image to make.", path="file")
     as_json: bool = JSON()
 
 
@@ -148,33 +119,18 @@ def configure(options: Configure) -> int:
     \b
     Examples:
       edgegossip image configure base.img --kit pi-01.kit -o pi-01.img
-      edgegossip image configure --cloud-init /media/me/bootfs \\
-          --kit pi-01.kit --wheel edgegossip-*.whl
     """
-    base, kit, output, folder = options.base, options.kit, options.output, options.folder
-    if folder is not None:
-        if base is not None or output is not None or options.wheel is None:
-            raise click.UsageError("--cloud-init DIR goes with --kit and --wheel, and with no image")
-        from edgegossip.fleet.image import build as builds
-        from edgegossip.fleet.image import cloud_init
+    from edgegossip.fleet.image.configure import configure as make
+    from edgegossip.fleet.image.tools import with_sudo
 
-        name = cloud_init.prepare(folder, kit, options.wheel, builds.source_of(options.source)).name
-        said = {"name": name, "folder": str(folder)}
-        words = f"{folder} makes the card {name}'s: unmount it and put it into the board"
+    output = options.output
+    done = make(options.base, options.kit, output)
+    name, seconds = done.bundle.name, f"{done.seconds:.1f}"
+    if options.as_json:
+        click.echo(json.dumps({"name": name, "image": str(output), "seconds": seconds}, indent=2))
     else:
-        if base is None or output is None:
-            raise click.UsageError("say which image, and the one to make of it: BASE -o OUTPUT")
-        from edgegossip.fleet.image.configure import configure as make
-        from edgegossip.fleet.image.tools import with_sudo
-
-        done = make(base, kit, output)
-        name, said = (
-            done.bundle.name,
-            {"name": done.bundle.name, "image": str(output), "seconds": f"{done.seconds:.1f}"},
-        )
-        words = f"{output} is the card of {name} ({done.seconds:.1f} s); it holds a key: it is for you alone"
-        words += f"\nnext: {with_sudo(f'flash {output} /dev/sdX --yes sdX')}   (lsblk says which sdX)"
-    click.echo(json.dumps(said, indent=2) if options.as_json else words)
+        click.echo(f"{output} is the card of {name} ({seconds} s); it holds a key: it is for you alone")
+        click.echo(f"next: {with_sudo(f'flash {output} /dev/sdX --yes sdX')}   (lsblk says which sdX)")
     return 0
 
 

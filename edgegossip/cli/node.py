@@ -60,12 +60,6 @@ class Node:
     insecure: bool = INSECURE()
     runs_dir: Path = RUNS()
     outputs: Outputs = Outputs()
-    resume: Path | None = option(
-        None,
-        "Gossip: go on from the checkpoint in this run folder; default: that of the same run, if it is not over.",
-        path="folder",
-        metavar="FOLDER",
-    )
     fresh: bool = option(False, "Begin anew even if this board began this run before and did not finish it.")
     managed: bool = option(False, hidden=True)
     probe: str = option("", hidden=True)

@@ -38,6 +38,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from edgegossip.files import refused_as
 from edgegossip.security import certificates
 from edgegossip.security.identity import CA, CERTIFICATE, CRL, KEY, Identity, Revocations
 from edgegossip.security.names import fleet_id, subject_of
@@ -99,11 +100,8 @@ class ProvisioningBundle:
 def read(file: Path) -> ProvisioningBundle:
     """Read and check the bundle in a file. Raises DataError with one sentence when it is none,
     damaged, or not of one piece."""
-    try:
-        with open(file, "rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise DataError(f"{file}: {(error.strerror or str(error)).lower()}") from error
+    with refused_as(DataError, file), open(file, "rb") as stream:
+        data = stream.read(MAX_BYTES + 1)
     try:
         return parse(data)
     except EdgegossipError as error:

@@ -1,5 +1,4 @@
-"""Folders that commands change: one command at a time, and what the file system refuses is said in
-one sentence."""
+"""Folders that commands change: one command at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from edgegossip.types import EdgegossipError, UsageError
+from edgegossip.types import UsageError
 
 _LOOK_S = 0.05
 
@@ -41,14 +40,3 @@ def _lock(descriptor: int, folder: Path, until_s: float) -> None:
             time.sleep(_LOOK_S)
         except OSError:  # a file system without locks: then nobody is kept out
             return
-
-
-@contextmanager
-def refused_as(kind: type[EdgegossipError], where: Path) -> Iterator[None]:
-    """Raise what the file system refuses in the block (OSError) as a `kind` of one sentence, which
-    names the file, or failing that `where`."""
-    try:
-        yield
-    except OSError as error:
-        name = os.fsdecode(error.filename) if error.filename else where
-        raise kind(f"{name}: {(error.strerror or str(error)).lower()}") from error

@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgegossip.files import write_file
+from edgegossip.files import refused_as, write_file
 from edgegossip.fleet import provisioning, releases
-from edgegossip.fleet.lock import locked, refused_as
+from edgegossip.fleet.lock import locked
 from edgegossip.fleet.store import Fleet
 from edgegossip.security.identity import Identity
 from edgegossip.types import DataError, EdgegossipError, NodeId, UsageError

@@ -11,7 +11,7 @@ from typing import Any
 
 from edgegossip import recipe as recipes
 from edgegossip.choices import did_you_mean
-from edgegossip.files import write_file
+from edgegossip.files import refused_as, write_file
 from edgegossip.fleet.kitfile import ProvisioningBundle, Wifi
 from edgegossip.fleet.store import Fleet
 from edgegossip.mesh import address as addresses
@@ -82,7 +82,7 @@ def _checked(profile: Profile) -> Profile:
         ("--listen", [profile.listen]),
     ):
         for place in places:
-            _check_place(option, place)
+            addresses.parse(place, option)
     for line in profile.ssh_keys:
         if "\n" in line or not line.startswith(_KEY_TYPES):
             raise ConfigError("--ssh-key: not a public key; name the file that ends in .pub")
@@ -122,11 +122,6 @@ def _check_client(profile: Profile) -> None:
         if not setting.startswith(_OWN):
             own = ", ".join(key.removesuffix("=") for key in _OWN)
             raise ConfigError(f"--set {setting}: {there}; boards themselves have only {own}")
-
-
-def _check_place(option: str, place: str) -> None:
-    """Raise ConfigError unless it is HOST:PORT of something that others reach."""
-    addresses.parse(place, option)
 
 
 def node_arguments(profile: Profile, name: NodeId, fleet: Sequence[NodeId]) -> tuple[str, ...]:
@@ -215,10 +210,8 @@ def make_bundle(fleet: Fleet, name: NodeId, now_s: float) -> bytes:
 
 def write_bundle(file: Path, data: bytes) -> None:
     """Put a bundle into `file`, for its owner only, whatever was there. Raises UsageError."""
-    try:
+    with refused_as(UsageError, file):
         write_file(file, data, 0o600)
-    except OSError as error:
-        raise UsageError(f"{file}: {(error.strerror or str(error)).lower()}") from error
 
 
 def in_repository(file: Path) -> bool:

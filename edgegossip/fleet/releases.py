@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from edgegossip.files import replacing, write_file
-from edgegossip.fleet.lock import locked, refused_as
+from edgegossip.files import refused_as, replacing, write_file
+from edgegossip.fleet.lock import locked
 from edgegossip.fleet.store import Fleet
-from edgegossip.types import ConfigError, DataError, EdgegossipError, NodeId, UsageError
+from edgegossip.types import ConfigError, DataError, DecodeError, EdgegossipError, NodeId, UsageError
 from edgegossip.update.bundle import (
     DOMAIN,
     LOCK,
@@ -130,11 +130,10 @@ def push(fleet: Fleet, file: Path, boards: Sequence[NodeId]) -> tuple[int, tuple
 def read_head(file: Path) -> tuple[Head, int]:
     """Read the head of a bundle, and where its blobs begin. Raises DataError."""
     try:
-        with open(file, "rb") as stream:
-            found = parse_head(stream.read(MAX_STORED_BYTES + MAX_SIGNATURE_BYTES + 64))
-    except OSError as error:
-        raise DataError(f"{file}: {(error.strerror or str(error)).lower()}") from error
-    except EdgegossipError as error:
+        with refused_as(DataError, file), open(file, "rb") as stream:
+            head = stream.read(MAX_STORED_BYTES + MAX_SIGNATURE_BYTES + 64)
+        found = parse_head(head)
+    except DecodeError as error:
         raise DataError(f"{file}: {error}; make it with `edgegossip fleet release build`") from error
     if found is None:
         raise DataError(f"{file} is cut short; make it again with `edgegossip fleet release build`")

@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.choices import did_you_mean
-from edgegossip.files import write_file
-from edgegossip.fleet.lock import locked, refused_as
+from edgegossip.files import refused_as, write_file
+from edgegossip.fleet.lock import locked
 from edgegossip.security import certificates
 from edgegossip.security import identity as layout
 from edgegossip.security.certificates import (

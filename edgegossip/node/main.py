@@ -84,7 +84,7 @@ class NodeOptions:
     members: tuple[NodeId, ...]  # every board of the run in order; gossip may leave it to `peers`, sorted by name
     run_id: bytes  # managed only; otherwise derived from the recipe
     save_to: Path | None  # managed only; otherwise in the run folder. Checkpoints go into a folder beside it
-    resume: Path | None = None  # by hand only: the run folder of an earlier process of this board
+    resume: Path | None = None  # gossip by hand: the run folder of an earlier process that did not finish the run
     joined: JoinedRun | None = None  # gossip by hand: how it came into a run that was founded
     advertise: str | None = None  # with `joined`: HOST[:PORT] at which others reach it, if not where it listens
     make_runtime: Callable[[], Runtime] = Runtime  # gossip only
@@ -170,8 +170,6 @@ def _place(recipe: Recipe, options: NodeOptions) -> tuple[NodeSpec, Mapping[Node
     if options.managed:
         return NodeSpec(recipe, options.name, options.members, run_id, options.restarted_s is not None), None
     if recipe.run.mode == "server":
-        if options.resume is not None:
-            raise ConfigError("--resume: only gossip boards keep checkpoints yet; start this one without it")
         if options.coordinator is None:
             raise ConfigError(f"{recipe.run.name} is a server recipe: say --coordinator HOST:PORT")
         members = _server_members(recipe, options)

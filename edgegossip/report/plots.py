@@ -5,10 +5,8 @@ matplotlib is imported when something is drawn, never before, and draws without 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -55,17 +53,6 @@ def read_curves(run: RunData) -> tuple[Mapping[str, Any], Curves]:
     reader = SeriesReader()
     summary = summarise(run, reader.watch(run.metrics()))
     return summary, _curves(reader.series())
-
-
-def learning_png(run: RunData, summary: Mapping[str, Any], curves: Curves) -> bytes | None:
-    """Draw how a run learned, as `write_plots` does, and return the picture; None without
-    matplotlib or records."""
-    if curves.t_s.size == 0 or find_spec("matplotlib") is None:
-        return None
-    from edgegossip.report.draw import draw_learning
-
-    with tempfile.TemporaryDirectory() as folder:
-        return draw_learning(curves, run_title(run, summary), Path(folder) / "learning.png", summary).read_bytes()
 
 
 def run_title(run: RunData, summary: Mapping[str, Any]) -> str:

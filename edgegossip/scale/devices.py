@@ -17,15 +17,17 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import tomli_w
 
 from edgegossip.choices import did_you_mean
 from edgegossip.files import read_text
+from edgegossip.options import REQUIRED, filled, option
 from edgegossip.types import ConfigError
 
 BOARD = "raspberry-pi-4"  # where nobody says which
@@ -41,7 +43,9 @@ SHORT_STEP = (
 )
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 LOWEST_BPS, HIGHEST_BPS = 8e3, 10e9
-_Check: TypeAlias = Callable[[str, Any], Any]
+
+
+_RATE = partial(option, low=1e-6, high=1e18)  # in the second
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +53,30 @@ class DeviceProfile:
     """Describes one kind of board. Rates are sustained ones, of the whole board with all its
     cores unless said otherwise."""
 
-    name: str
-    title: str
-    cores: int
-    memory_bytes: int
-    fp32_flops: float  # float32 operations/s in training steps on the CPU; a multiply-add is two
-    int8_ops: float  # the same of integer training
-    memory_bytes_per_s: float  # copied: read and written again counts once
-    link_bits_per_s: float  # of the board's own network interface, as TCP sees it, each way
-    encode_bytes_per_s: Mapping[str, float]  # codec -> float32 bytes/s, one thread; "default" for all others
-    decode_bytes_per_s: Mapping[str, float]
-    one_thread_flops: float | None = None  # fp32_flops on one thread; None: an even share of the cores
-    one_thread_int8_ops: float | None = None
-    # Standard deviation of a local update's seconds by their mean: the slowest board is waited for.
-    # None: nobody knows.
-    update_spread: float | None = None
-    accelerator_flops: float | None = None  # as fp32_flops, on its GPU; None: nothing that trains
-    power_sensors: tuple[str, ...] = ()  # what edgegossip.telemetry.sensors finds on it
-    power_mode: str | None = None  # of a Jetson: in which these numbers hold, as nvpmodel names it
-    sources: Mapping[str, str] = field(default_factory=dict)  # key -> where the number comes from
+    name: str = option(REQUIRED)
+    title: str = option(REQUIRED)
+    cores: int = option(REQUIRED, low=1)
+    memory_bytes: int = option(REQUIRED, low=1)
+    fp32_flops: float = _RATE(REQUIRED, "float32 operations of training steps on the CPU; a multiply-add is two")
+    int8_ops: float = _RATE(REQUIRED, "the same of integer training")
+    memory_bytes_per_s: float = _RATE(REQUIRED, "copied: read and written again counts once")
+    link_bits_per_s: float = _RATE(REQUIRED, "of the board's own network interface, as TCP sees it, each way")
+    encode_bytes_per_s: Mapping[str, float] = _RATE(
+        REQUIRED, "by codec: float32 bytes, one thread; default: all others"
+    )
+    decode_bytes_per_s: Mapping[str, float] = _RATE(REQUIRED, "the same of decoding")
+    one_thread_flops: float | None = _RATE(None, "fp32_flops on one thread; default: an even share of the cores")
+    one_thread_int8_ops: float | None = _RATE(None, "int8_ops on one thread")
+    update_spread: float | None = option(
+        None,
+        "standard deviation of a local update's seconds by their mean: the slowest is waited for",
+        low=0.0,
+        high=0.99,
+    )
+    accelerator_flops: float | None = _RATE(None, "as fp32_flops, on its GPU; default: nothing that trains")
+    power_sensors: tuple[str, ...] = option((), "what edgegossip.telemetry.sensors finds on it")
+    power_mode: str | None = option(None, "of a Jetson: in which these numbers hold, as nvpmodel names it")
+    sources: Mapping[str, str] = option({}, "by key: where the number comes from")
 
     def kind(self, key: str) -> str:
         """Return whether the number of that key is "measured", the "vendor"'s or "predicted"."""
@@ -98,11 +107,11 @@ class DeviceProfile:
 class LinkProfile:
     """Describes what all boards of a fleet share, beside each board's own interface."""
 
-    # Capacity of the access point as TCP sees it (without headers), all directions together; None:
-    # a switch.
-    shared_bits_per_s: float | None = None
-    crossings: int = 1  # how often a message from board to board takes that capacity; 2: by radio, up and down again
-    latency_s: float = 0.001  # one way
+    shared_bits_per_s: float | None = _RATE(
+        None, "of the access point as TCP sees it, all directions together; default: a switch"
+    )
+    crossings: int = option(1, "how often a message takes that capacity; 2: by radio, up and down again", low=1)
+    latency_s: float = option(0.001, "one way", low=0.0, high=1e18)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +122,7 @@ class FleetProfile:
     title: str
     boards: tuple[tuple[str, int], ...]  # (board profile, how many), in the order in which a smaller run takes them
     link: LinkProfile = LinkProfile()
-    accelerated: bool = False  # train on GPUs where boards have one
+    accelerated: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -170,23 +179,34 @@ def devices_of(fleet: FleetProfile, count: int | None = None) -> tuple[DevicePro
 def device_of(document: Mapping[str, Any], name: str) -> DeviceProfile:
     """Check a parsed TOML document. Raises ConfigError."""
     what = f"board profile {name}"
-    values = {"name": name, **_checked(document, DeviceProfile, _DEVICE, what)}
+    profile = filled(DeviceProfile, {"sources": {}, **document, "name": name}, where=f"{what}: ")
     for key in ("encode_bytes_per_s", "decode_bytes_per_s"):
-        if DEFAULT not in values[key]:
+        if DEFAULT not in getattr(profile, key):
             raise ConfigError(f"{what}: {key} has no {DEFAULT!r}, the rate of every codec that is not named there")
-    _check_sources(what, document, values["sources"])
-    return DeviceProfile(**values)
+    _check_sources(what, document, profile.sources)
+    return profile
+
+
+@dataclass(frozen=True, slots=True)
+class _FleetWords:
+    """What a fleet's document says beside its boards and their link."""
+
+    title: str = option(REQUIRED)
+    accelerated: bool = option(False, "train on GPUs where boards have one")
+    sources: Mapping[str, str] = option({}, "by key: where the number comes from")
 
 
 def fleet_of(document: Mapping[str, Any], name: str) -> FleetProfile:
     """Check a parsed TOML document. Raises ConfigError."""
-    what = f"fleet {name}"
-    values = {"name": name, **_checked(document, FleetProfile, _FLEET, what)}
-    link = values.get("link", {})
-    values["link"] = LinkProfile(**_checked(link, LinkProfile, _LINK, f"{what}, [link]"))
+    what, rest = f"fleet {name}", dict(document)
+    boards, link = _boards(what, rest.pop("boards", None)), rest.pop("link", {})
+    if not isinstance(link, Mapping):
+        raise ConfigError(f"{what}: link = {link!r}: must be a table")
+    words = filled(_FleetWords, rest, where=f"{what}: ")
     said = {"boards": document["boards"], **{f"link.{key}": value for key, value in link.items()}}
-    _check_sources(what, said, values.get("sources", {}))
-    fleet = FleetProfile(**values)
+    _check_sources(what, said, words.sources)
+    of_link = filled(LinkProfile, link, "link.", f"{what}: ")
+    fleet = FleetProfile(name, words.title, boards, of_link, words.accelerated, words.sources)
     if not 1 <= fleet.size <= MAX_BOARDS:
         raise ConfigError(f"{what} has {fleet.size} boards; a run has 1 to {MAX_BOARDS}")
     return fleet
@@ -242,17 +262,16 @@ def _check_sources(what: str, document: Mapping[str, Any], sources: Mapping[str,
             raise ConfigError(f"{what}: the source of {key} begins with one of {' '.join(SOURCES)}")
 
 
-def _boards(key: str, value: Any) -> tuple[tuple[str, int], ...]:
+def _boards(what: str, value: Any) -> tuple[tuple[str, int], ...]:
     """[["raspberry-pi-4", 3], ...]"""
-    shape = f'{key}: write it as [["raspberry-pi-4", 3], ...]: a board profile and how many of it'
-    if not isinstance(value, list) or not value:
-        raise ConfigError(shape)
-    for entry in value:
-        if not isinstance(entry, list) or len(entry) != 2:
-            raise ConfigError(shape)
-    for name, _ in value:
-        load_device(_text(key, name))
-    return tuple((name, _count(key, count)) for name, count in value)
+    pairs = [entry for entry in value or () if isinstance(entry, list) and len(entry) == 2]
+    whole = isinstance(value, list) and len(pairs) == len(value) > 0
+    if not whole or not all(isinstance(name, str) and type(count) is int and count > 0 for name, count in pairs):
+        shape = '[["raspberry-pi-4", 3], ...]: a board profile and how many of it'
+        raise ConfigError(f"{what}: boards: write it as {shape}")
+    for name, _ in pairs:
+        load_device(name)
+    return tuple((name, count) for name, count in pairs)
 
 
 def parse_rate(text: str) -> float:
@@ -274,100 +293,3 @@ def rate_text(rate_bps: float) -> str:
         if rate_bps >= factor:
             return f"{rate_bps / factor:g} {unit}"
     return f"{rate_bps:g} bit/s"
-
-
-def _checked(document: Mapping[str, Any], kind: Any, checks: Mapping[str, _Check], what: str) -> dict[str, Any]:
-    """Return the document's values in the types of the dataclass; every key is known, none that
-    is needed is missing. Each check takes the key's name, for the sentence, and the value;
-    raises ConfigError."""
-    if not isinstance(document, Mapping):
-        raise ConfigError(f"{what} is a table of keys and values, not {document!r}")
-    for key in document:
-        if key not in checks:
-            raise ConfigError(f"{what}: unknown key {key}{did_you_mean(key, checks)}")
-    needed = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING} & checks.keys()
-    if missing := sorted(needed - document.keys()):
-        raise ConfigError(f"{what} lacks {', '.join(missing)}")
-    return {key: checks[key](f"{what}: {key}", value) for key, value in document.items()}
-
-
-def _text(key: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ConfigError(f"{key} = {value!r}: must be text")
-    return value
-
-
-def _flag(key: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"{key} = {value!r}: must be true or false")
-    return value
-
-
-def _positive(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e18:
-        raise ConfigError(f"{key} = {value!r}: must be a number above 0")
-    return float(value)
-
-
-def _seconds(key: str, value: Any) -> float:
-    return 0.0 if value == 0 and not isinstance(value, bool) else _positive(key, value)
-
-
-def _share(key: str, value: Any) -> float:
-    share = _seconds(key, value)
-    if share >= 1:
-        raise ConfigError(f"{key} = {value!r}: must be below 1")
-    return share
-
-
-def _count(key: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{key} = {value!r}: must be a whole number of at least 1")
-    return value
-
-
-def _texts(key: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise ConfigError(f"{key} = {value!r}: must be a list of words")
-    return tuple(_text(key, word) for word in value)
-
-
-def _table_of(check: _Check) -> _Check:
-    def checked(key: str, value: Any) -> dict[str, Any]:
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{key} = {value!r}: must be a table")
-        return {name: check(f"{key}.{name}", content) for name, content in value.items()}
-
-    return checked
-
-
-def _whole(key: str, value: Any) -> dict[str, Any]:
-    return dict(value) if isinstance(value, Mapping) else _table_of(_text)(key, value)
-
-
-_DEVICE: Mapping[str, _Check] = {
-    "title": _text,
-    "cores": _count,
-    "memory_bytes": _count,
-    **dict.fromkeys(
-        ("fp32_flops", "int8_ops", "memory_bytes_per_s", "link_bits_per_s", "accelerator_flops"), _positive
-    ),
-    **dict.fromkeys(("one_thread_flops", "one_thread_int8_ops"), _positive),
-    **dict.fromkeys(("encode_bytes_per_s", "decode_bytes_per_s"), _table_of(_positive)),
-    "update_spread": _share,
-    "power_sensors": _texts,
-    "power_mode": _text,
-    "sources": _table_of(_text),
-}
-_LINK: Mapping[str, _Check] = {
-    "shared_bits_per_s": _positive,
-    "crossings": _count,
-    "latency_s": _seconds,
-}
-_FLEET: Mapping[str, _Check] = {
-    "title": _text,
-    "boards": _boards,
-    "link": _whole,
-    "accelerated": _flag,
-    "sources": _table_of(_text),
-}

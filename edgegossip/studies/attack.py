@@ -26,45 +26,37 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from edgegossip.choices import choose
 from edgegossip.gossip.base import Neighbours, Topology
+from edgegossip.options import REQUIRED, filled, option
 from edgegossip.recipe import Recipe
 from edgegossip.studies.lanes import Lanes
-from edgegossip.studies.link import check_keys
 from edgegossip.training.base import Workload
 from edgegossip.training.data.base import Batch
 from edgegossip.types import ConfigError, LocalUpdate, NodeId, Round, Vec
 
-PREFIX = "attack."  # of the keys of a study's case that are no recipe's
+PREFIX = "attack."  # of the keys of a study's case that are no recipe's, as they come to `of` without it
 _SCALES = {"sign-flip": 1.0, "scaled": 10.0, "alie": 1.5, "label-flip": 1.0}
-_KEYS = ("kind", "boards", "scale")
 
 
 @dataclass(frozen=True, slots=True)
 class Attack:
     """Says how many boards of a run lie, and how."""
 
-    kind: str
-    boards: int
-    scale: float
+    kind: str = option(REQUIRED, "what they do", choices=("none", *_SCALES))
+    boards: int = option(1, "how many", low=1)
+    scale: float = option(0.0, "how far they go; 0: as far as the kind does by itself", low=0.0, high=1e6)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], recipe: Recipe) -> Attack | None:
-        """Read the keys attack.kind, attack.boards (1) and attack.scale; None without, or for kind
-        = none. Raises ConfigError."""
-        check_keys(settings, [PREFIX + name for name in _KEYS])
-        if settings and "attack.kind" not in settings:
-            raise ConfigError(f"{min(settings)} needs attack.kind: none, {', '.join(_SCALES)}")
-        kind = settings.get("attack.kind", "none")
-        choose("attack.kind", kind, dict.fromkeys(("none", *_SCALES)))
-        if kind == "none":
+        """Read the keys attack.kind, attack.boards and attack.scale; None without, or for kind =
+        none. Raises ConfigError."""
+        asked = filled(cls, settings, PREFIX) if settings else None
+        if asked is None or asked.kind == "none":
             return None
-        boards, scale = settings.get("attack.boards", 1), settings.get("attack.scale", _SCALES[kind])
-        if type(boards) is not int or not 1 <= boards < recipe.run.nodes:
-            raise ConfigError(f"attack.boards = {boards!r} must be a whole number from 1 to {recipe.run.nodes - 1}")
-        if type(scale) not in (int, float) or not 0.0 < scale <= 1e6:
-            raise ConfigError(f"attack.scale = {scale!r} must be a number above 0, and at most 1e6")
-        return cls(kind, boards, float(scale))
+        if asked.boards >= recipe.run.nodes:
+            most = recipe.run.nodes - 1
+            raise ConfigError(f"attack.boards = {asked.boards}: one of the boards is honest; the nearest is {most}")
+        return replace(asked, scale=asked.scale or _SCALES[asked.kind])
 
 
 class AttackedBoards:

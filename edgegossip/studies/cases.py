@@ -200,9 +200,11 @@ def make_cases(
                 chosen = {**plan.common, **settings, "run.seed": seed}
                 around = (attack.PREFIX, link.PREFIX, heat.PREFIX)
                 recipe = with_settings(base, {k: v for k, v in chosen.items() if not k.startswith(around)})
-                liars = Attack.of({k: v for k, v in chosen.items() if k.startswith(attack.PREFIX)}, recipe)
-                links = LinkModel.of({k: v for k, v in chosen.items() if k.startswith(link.PREFIX)})
-                hot = HeatModel.of({k: v for k, v in chosen.items() if k.startswith(heat.PREFIX)}, recipe)
+                of_attack, of_link, of_heat = (
+                    {k.removeprefix(p): v for k, v in chosen.items() if k.startswith(p)} for p in around
+                )
+                liars, links = Attack.of(of_attack, recipe), LinkModel.of(of_link)
+                hot = HeatModel.of(of_heat, recipe)
             except ConfigError as error:
                 raise ConfigError(f"{error} (case {name})" if settings else str(error)) from None
             ranked.append((rank, StudyCase(settings, recipe, name, liars, links, hot)))

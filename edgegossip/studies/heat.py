@@ -21,55 +21,44 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgegossip.node.guard import Guard
+from edgegossip.options import REQUIRED, filled, option
 from edgegossip.recipe import Recipe
-from edgegossip.studies.link import check_keys, numbers
 from edgegossip.types import ConfigError
 
 PREFIX = "heat."  # of the keys of a study's case that are no recipe's
 CLEARS_C = 3.0
 _CLOSE_S = 1e-9  # of work: what is left by the rounding of crossings
-_RANGES: Mapping[str, tuple[float, float, float]] = {  # default, least, most
-    "ambient_c": (25.0, -40.0, 100.0),
-    "k_per_w": (11.0, 0.01, 1000.0),
-    "j_per_k": (17.0, 0.01, 1e6),
-    "idle_w": (2.9, 0.0, 1000.0),
-    "busy_w": (6.4, 0.0, 1000.0),
-    "throttle_c": (80.0, 0.0, 200.0),
-    "clock": (0.6, 0.05, 1.0),
-    "off_c": (90.0, 0.0, 200.0),
-}
 
 
 @dataclass(frozen=True, slots=True)
 class HeatModel:
     """Says how many boards heat up, and what they are like."""
 
-    boards: int
-    ambient_c: float
-    k_per_w: float
-    j_per_k: float
-    idle_w: float
-    busy_w: float
-    throttle_c: float
-    clock: float
-    off_c: float
+    boards: int = option(REQUIRED, "how many, the first ones", low=0)
+    ambient_c: float = option(25.0, "around them", low=-40.0, high=100.0)
+    k_per_w: float = option(11.0, "thermal resistance", low=0.01, high=1000.0)
+    j_per_k: float = option(17.0, "thermal mass", low=0.01, high=1e6)
+    idle_w: float = option(2.9, "power without work", low=0.0, high=1000.0)
+    busy_w: float = option(6.4, "power at work", low=0.0, high=1000.0)
+    throttle_c: float = option(80.0, "where the clock is held down", low=0.0, high=200.0)
+    clock: float = option(0.6, "to this share of it", low=0.05, high=1.0)
+    off_c: float = option(90.0, "where they switch off", low=0.0, high=200.0)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], recipe: Recipe) -> HeatModel | None:
         """Read the keys heat.boards, and those of the docstring above; None without. Raises
         ConfigError."""
-        check_keys(settings, [PREFIX + name for name in ("boards", *_RANGES)])
         if not settings:
             return None
-        boards = settings.get("heat.boards")
-        if type(boards) is not int or not 0 <= boards <= recipe.run.nodes:
-            raise ConfigError(f"heat.boards = {boards!r} must be a whole number from 0 to {recipe.run.nodes}")
+        asked = filled(cls, settings, PREFIX)
+        if asked.boards > recipe.run.nodes:
+            nodes = recipe.run.nodes
+            raise ConfigError(f"heat.boards = {asked.boards}: the run has {nodes} boards; the nearest is {nodes}")
         if recipe.run.mode != "gossip":
-            raise ConfigError(f"heat.boards = {boards} needs run.mode = gossip")
-        values = numbers(settings, PREFIX, _RANGES)
-        if values["busy_w"] < values["idle_w"]:
-            raise ConfigError(f"heat.busy_w = {values['busy_w']:g} must be at least heat.idle_w")
-        return cls(boards, **values) if boards else None
+            raise ConfigError(f"heat.boards = {asked.boards} needs run.mode = gossip")
+        if asked.busy_w < asked.idle_w:
+            raise ConfigError(f"heat.busy_w = {asked.busy_w:g} must be at least heat.idle_w")
+        return asked if asked.boards else None
 
 
 class HotBoard:

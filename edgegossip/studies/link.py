@@ -8,65 +8,36 @@ Without these keys messages take a moment, whatever their size: bytes are what a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgegossip.choices import did_you_mean
+from edgegossip.options import REQUIRED, filled, option
 from edgegossip.types import ConfigError
 
 PREFIX = "link."  # of the keys of a study's case that are no recipe's
-_RANGES: Mapping[str, tuple[float, float, float]] = {  # default, least, most
-    "every_s": (60.0, 1e-3, 1e6),
-    "latency_s": (0.01, 0.0, 1e6),
-    "compute_s": (1.0, 0.0, 1e6),
-}
-
-
-def check_keys(settings: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Raise ConfigError for a key that is not one of these."""
-    for key in settings:
-        if key not in known:
-            raise ConfigError(f"unknown key {key}{did_you_mean(key, known)} (there are: {', '.join(known)})")
-
-
-def numbers(
-    settings: Mapping[str, Any], prefix: str, ranges: Mapping[str, tuple[float, float, float]]
-) -> dict[str, float]:
-    """Return the settings of these names, or their defaults. Raises ConfigError for one that is no
-    number from its least to its most."""
-    values: dict[str, float] = {}
-    for name, (default, least, most) in ranges.items():
-        value = settings.get(prefix + name, default)
-        if type(value) not in (int, float) or not least <= value <= most:
-            raise ConfigError(f"{prefix}{name} = {value!r} must be a number from {least:g} to {most:g}")
-        values[name] = float(value)
-    return values
 
 
 @dataclass(frozen=True, slots=True)
 class LinkModel:
     """Says what every board's way out is like."""
 
-    mbit: tuple[float, ...]
-    every_s: float
-    latency_s: float
-    compute_s: float
+    mbit: tuple[float, ...] = option(REQUIRED, "Mbit/s; several hold in turn", low=1e-9, high=1e6)
+    every_s: float = option(60.0, "how long each of several holds", low=1e-3, high=1e6)
+    latency_s: float = option(0.01, "of a message, and of what acknowledges it", low=0.0, high=1e6)
+    compute_s: float = option(1.0, "what a local update takes", low=0.0, high=1e6)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> LinkModel | None:
-        """Read the keys link.mbit (a number of Mbit/s, or a list of them), link.every_s,
-        link.latency_s and link.compute_s; None without. Raises ConfigError."""
-        check_keys(settings, [PREFIX + name for name in ("mbit", *_RANGES)])
+        """Read the keys link.mbit (a number, or a list of them), link.every_s, link.latency_s and
+        link.compute_s; None without. Raises ConfigError."""
         if not settings:
             return None
-        if "link.mbit" not in settings:
-            raise ConfigError(f"{min(settings)} needs link.mbit, a board's Mbit/s")
-        mbit = settings["link.mbit"]
-        rates = mbit if isinstance(mbit, (list, tuple)) else [mbit]
-        if not rates or not all(type(rate) in (int, float) and 0.0 < rate <= 1e6 for rate in rates):
-            raise ConfigError(f"link.mbit = {mbit!r} must be a number above 0, at most 1e6, or a list of them")
-        return cls(tuple(map(float, rates)), **numbers(settings, PREFIX, _RANGES))
+        mbit = settings.get("mbit")
+        if mbit == []:
+            raise ConfigError("link.mbit = []: say a number of Mbit/s, or a list of them")
+        several = {} if mbit is None else {"mbit": mbit if isinstance(mbit, (list, tuple)) else [mbit]}
+        return filled(cls, {**settings, **several}, PREFIX)
 
     def through_s(self, start_s: float, size_bytes: int) -> float:
         """Return when the last of so many bytes is on its way, whose first is at `start_s`."""

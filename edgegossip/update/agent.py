@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import edgegossip
-from edgegossip.files import write_file
+from edgegossip.files import refused_as, write_file
 from edgegossip.security.identity import Identity
 from edgegossip.types import DecodeError, EdgegossipError, PeerError, UsageError
 from edgegossip.update.bundle import ReleaseManifest
@@ -367,11 +367,9 @@ def _give_up(places: Places, sequence: int, why: str) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
+    with refused_as(UsageError, path):
         if not path.is_file() or path.read_text() != text:
             write_file(path, text.encode())
-    except OSError as error:
-        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from error
 
 
 def main(machine: ThisBoard | None = None) -> int:

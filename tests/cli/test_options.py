@@ -110,7 +110,7 @@ TAKEN = [
     ("edgegossip.cli.study.StudyCommand", "edgegossip.studies.campaign.StudyOptions", "listed"),
     ("edgegossip.cli.scale.ScaleCommand", "edgegossip.scale.campaign.ScaleOptions", "security"),
     ("edgegossip.cli.scale.ScaleCommand", "edgegossip.scale.follow.FollowOptions", "operator runs_dir"),
-    ("edgegossip.cli.node.Node", "edgegossip.node.main.NodeOptions", "members joined make_runtime"),
+    ("edgegossip.cli.node.Node", "edgegossip.node.main.NodeOptions", "members joined make_runtime resume"),
     (
         "edgegossip.cli.coordinator.CoordinatorCommand",
         "edgegossip.fleet.launch.coordinator.CoordinatorOptions",

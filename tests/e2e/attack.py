@@ -39,9 +39,9 @@ from edgegossip import recipe as recipes
 from edgegossip.fleet.launch.fork_server import MODULES, ForkServer
 from edgegossip.layout import Layout
 from edgegossip.training import build_workload
-from tests.e2e.loopback import Boards, Fleet, at_work
-from tests.e2e.server_fleet import ServerFleet
-from tests.e2e.slow_mlp import slow_mlp
+from lab.soak.boards import Boards, Fleet, at_work
+from lab.soak.servers import ServerFleet
+from lab.soak.slow_mlp import slow_mlp
 
 EVIL = "evil"
 KEPT, MOST_LOST_S, DEADLINES, MOST_LEAP = 0.7, 10.0, 2, 20  # the last in rounds, from one look to the next

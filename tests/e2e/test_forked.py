@@ -38,6 +38,7 @@ from edgegossip.telemetry.records import PARTS
 from edgegossip.telemetry.run_folder import RunData, read_run
 from edgegossip.training import layout_of
 from edgegossip.types import ConfigError, PeerError, UsageError
+from lab.laws.laws import verify
 from tests.e2e.command import TIMEOUT_S, in_this_process
 from tests.e2e.command import edgegossip as command
 from tests.e2e.network import Namespaces, first_namespace, needs_namespaces
@@ -49,7 +50,6 @@ from tests.e2e.test_script import SCRIPT, check_that_a_script_holds
 from tests.e2e.test_server_resume import undisturbed
 from tests.e2e.test_tls import free_port
 from tests.e2e.test_verdict import RUIN, run
-from tests.laws.laws import verify
 
 
 class Process:
@@ -488,7 +488,7 @@ def test_a_board_that_is_killed_goes_on_and_so_does_the_whole_run(
 
     pairs = ("network.tls=on", "network.restarts=1", "checkpoint.slack_s=0", "run.nodes=2", f"run.rounds={rounds}")
     pairs += ("gossip.topology=complete", f"training.local_steps={steps_a_round}", "evaluation.every=24")
-    pairs += ("model.name=tests.e2e.slow_mlp:slow_mlp", "model.params.pause_s=0", f"model.params.allowed={allowed}")
+    pairs += ("model.name=lab.soak.slow_mlp:slow_mlp", "model.params.pause_s=0", f"model.params.allowed={allowed}")
     sets = [word for pair in pairs for word in ("--set", pair)]
     allow(4)
     with command("run", "quickstart-gossip", *sets, "--no-plots", runs=tmp_path / "killed") as killed:

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
+from lab.soak.boards import fleet
 from tests.e2e.attack import EVIL, HOARD, OWN_ROUNDS, PATIENCE_S, ROWS, Stolen, Watch, hoard, layout_of, play
-from tests.e2e.loopback import fleet
 
 SETTINGS = (
-    *("model.name=tests.e2e.slow_mlp:slow_mlp", "model.params.hidden=[7000]", "model.params.pause_s=0.2"),
+    *("model.name=lab.soak.slow_mlp:slow_mlp", "model.params.hidden=[7000]", "model.params.pause_s=0.2"),
     *("training.local_steps=1", "run.rounds=1000000", "gossip.topology=complete", "gossip.params.staleness=30"),
 )
 

@@ -30,8 +30,8 @@ from edgegossip.security import tls
 from edgegossip.security.identity import Identity
 from edgegossip.types import PeerError
 from edgegossip.update.client import CHECK_IN, RELEASE, REVOCATIONS, Client
+from lab.soak.servers import COORDINATOR, server_fleet
 from tests.e2e.attack import EVIL, Watch
-from tests.e2e.server_fleet import COORDINATOR, server_fleet
 
 SEED = 5
 ELSEWHERE = "127.0.0.2"  # boards of one address share how often it may connect
@@ -41,7 +41,7 @@ DRIPPING = 12  # connections on which a byte comes a second
 THREADS = 3
 ANSWER_S = 0.5  # for an answer; who is told that more comes waits for it
 PATIENCE_S = 90.0
-MODEL = ("model.name=tests.e2e.slow_mlp:slow_mlp", "model.params.hidden=[4]", "training.local_steps=1")
+MODEL = ("model.name=lab.soak.slow_mlp:slow_mlp", "model.params.hidden=[4]", "training.local_steps=1")
 FREE = 3  # rounds before the attack
 
 many = pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from edgegossip.fleet import kitfile
 from edgegossip.telemetry.run_folder import read_run
 
 ROOT = Path(__file__).parents[2]
-SETTINGS = ("run.rounds=120", "network.grace_s=20", "model.name=tests.e2e.slow_mlp:slow_mlp")
+SETTINGS = ("run.rounds=120", "network.grace_s=20", "model.name=lab.soak.slow_mlp:slow_mlp")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 

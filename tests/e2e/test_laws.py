@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from edgegossip.telemetry.run_folder import read_run
+from lab.laws.laws import verify
+from lab.soak.servers import server_fleet
 from tests.e2e.command import Running, edgegossip
-from tests.e2e.server_fleet import server_fleet
 from tests.e2e.test_restart import FITS, free_ports
 from tests.e2e.test_script import SCRIPT
-from tests.laws.laws import verify
 
 pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
 pytest.importorskip("flwr", reason="server mode is an extra: pip install '.[server]'")

@@ -16,7 +16,7 @@ from edgegossip.node.spec import default_members
 from edgegossip.node.storage import vector_of
 from edgegossip.telemetry.run_folder import read_run
 from edgegossip.types import Metrics
-from tests.e2e.server_fleet import server_fleet
+from lab.soak.servers import server_fleet
 
 pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
 pytest.importorskip("flwr", reason="server mode is an extra: pip install '.[server]'")

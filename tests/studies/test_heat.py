@@ -25,19 +25,19 @@ _one_thread = one_thread.one_thread
 
 MODELS = st.fixed_dictionaries(
     {
-        "heat.boards": st.just(1),
-        "heat.ambient_c": st.floats(-20.0, 70.0),
-        "heat.k_per_w": st.floats(1.0, 20.0),
-        "heat.j_per_k": st.floats(1.0, 50.0),
-        "heat.busy_w": st.floats(3.0, 15.0),
-        "heat.clock": st.floats(0.2, 1.0),
+        "boards": st.just(1),
+        "ambient_c": st.floats(-20.0, 70.0),
+        "k_per_w": st.floats(1.0, 20.0),
+        "j_per_k": st.floats(1.0, 50.0),
+        "busy_w": st.floats(3.0, 15.0),
+        "clock": st.floats(0.2, 1.0),
     }
 )
 WORK = st.lists(st.tuples(st.floats(0.0, 300.0), st.floats(0.0, 300.0)), min_size=1, max_size=8)  # idle, then work
 
 
 def model(**settings: Any) -> HeatModel:
-    found = HeatModel.of({"heat.boards": 1, **settings}, Recipe())
+    found = HeatModel.of({"boards": 1, **settings}, Recipe())
     assert found is not None
     return found
 
@@ -91,7 +91,7 @@ def integrated(of: HeatModel, work_s: float, step_s: float = 0.001) -> tuple[flo
 
 
 def test_it_is_what_a_small_step_integration_finds() -> None:
-    of = model(**{"heat.j_per_k": 2.0})
+    of = model(j_per_k=2.0)
     hot = board(of)
     hot.begin(0.0)
     for work_s in (10.0, 20.0, 45.0):
@@ -102,7 +102,7 @@ def test_it_is_what_a_small_step_integration_finds() -> None:
 
 
 def test_a_board_that_idles_too_hot_is_gone_at_once_and_one_that_idles_hot_is_throttled() -> None:
-    hot, hotter = board(model(**{"heat.ambient_c": 50.0})), board(model(**{"heat.ambient_c": 60.0}))
+    hot, hotter = board(model(ambient_c=50.0)), board(model(ambient_c=60.0))
     assert hotter.compute(1.0) == (0.0, True)
     ends_s, gone = hot.compute(1.0)
     assert ends_s == pytest.approx(1 / 0.6) and hot.throttled and not gone
@@ -111,12 +111,12 @@ def test_a_board_that_idles_too_hot_is_gone_at_once_and_one_that_idles_hot_is_th
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"heat.board": 1}, "unknown key heat.board; did you mean heat.boards"),
-        ({"heat.ambient_c": 30.0}, "heat.boards = None must be a whole number from 0 to 4"),
-        ({"heat.boards": 5}, "heat.boards = 5 must be a whole number from 0 to 4"),
-        ({"heat.boards": 1, "heat.clock": 0.0}, "heat.clock = 0.0 must be a number from 0.05 to 1"),
-        ({"heat.boards": 1, "heat.busy_w": 1.0}, "heat.busy_w = 1 must be at least heat.idle_w"),
-        ({"heat.boards": 1, "run.mode": "server"}, "heat.boards = 1 needs run.mode = gossip"),
+        ({"board": 1}, "unknown key heat.board; did you mean heat.boards"),
+        ({"ambient_c": 30.0}, "heat.boards is missing"),
+        ({"boards": 5}, "heat.boards = 5: the run has 4 boards"),
+        ({"boards": 1, "clock": 0.0}, "heat.clock = 0.0: out of range .from 0.05 to 1"),
+        ({"boards": 1, "busy_w": 1.0}, "heat.busy_w = 1 must be at least heat.idle_w"),
+        ({"boards": 1, "run.mode": "server"}, "heat.boards = 1 needs run.mode = gossip"),
     ],
 )
 def test_what_is_no_heat_is_refused(settings: dict[str, Any], words: str) -> None:

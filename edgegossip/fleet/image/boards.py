@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from edgegossip.choices import did_you_mean
+from edgegossip.options import REQUIRED, option
 from edgegossip.types import ConfigError
 
 
@@ -75,13 +76,19 @@ CLIENTS = MappingProxyType({**BOARDS, **{board.name: board for board in _ALSO}})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildFrom:
-    """Says for which board something is built, and of what."""
+    """Says for which board something is built, and of what, as options of `edgegossip image`."""
 
-    board: str
-    suite: str = ""  # of Debian; empty: the board's usual one
-    mirror: str | None = None  # Debian's archive; None: that of this machine's apt
-    source: Path | None = None  # a checkout; None: the one that this package runs from
-    cache: Path | None = None  # where finished steps are kept; None: in the user's cache
+    board: str = option(REQUIRED, "Such as raspberry-pi-4; docs/images.md lists them.")
+    suite: str = option("", "Debian's: bookworm (12) or trixie (13); default: the board's usual one.")
+    mirror: str | None = option(
+        None, "Debian's archive; default: that of this machine's apt.", metavar="ADDRESS[,SECURITY]"
+    )
+    source: Path | None = option(
+        None, "A checkout of edgegossip; default: the one this command runs from.", path="folder", metavar="DIR"
+    )
+    cache: Path | None = option(
+        None, "Where finished steps are kept; default: ~/.cache/edgegossip/images.", path="folder", metavar="DIR"
+    )
 
     def kind(self, known: Mapping[str, BoardKind] = BOARDS) -> BoardKind:
         """Return the board of this name among those `known`, with this suite. Raises ConfigError

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from edgegossip.files import expanded
+from edgegossip.files import expanded, refused_as
 from edgegossip.fleet.image import (
     client,
     disk,
@@ -97,11 +97,9 @@ def build_wheel(asked: BuildFrom, output: Path, echo: Echo) -> Path:
     EdgegossipError."""
     request = _request_of(asked, asked.kind(CLIENTS), output)
     (made,) = _made(request, ("wheel",), echo)["wheel"].folder.glob("*.whl")
-    try:
+    with refused_as(HostError, output):
         output.mkdir(parents=True, exist_ok=True)
         return Path(shutil.copy(made, output / made.name))
-    except OSError as error:
-        raise HostError(f"{output}: {(error.strerror or str(error)).lower()}") from error
 
 
 def build_release(asked: BuildFrom, output: Path, echo: Echo, *, with_packages: bool = False) -> Path:
@@ -114,14 +112,13 @@ def build_release(asked: BuildFrom, output: Path, echo: Echo, *, with_packages: 
     done = _made(request, layers, echo)
     aside = output.with_name(f".{output.name}.part")
     try:
-        shutil.rmtree(aside, ignore_errors=True)
-        for layer in layers:
-            shutil.copytree(done[layer].folder / "site", aside, dirs_exist_ok=True)
-        shutil.copyfile(client.lock_file(request.source, request.board.debian), aside / LOCK)
-        tools.run(["chmod", "--recursive", "a+rX", aside], 600)  # made with sudo, read without
-        aside.rename(output)
-    except OSError as error:
-        raise HostError(f"{output}: {(error.strerror or str(error)).lower()}") from error
+        with refused_as(HostError, output):
+            shutil.rmtree(aside, ignore_errors=True)
+            for layer in layers:
+                shutil.copytree(done[layer].folder / "site", aside, dirs_exist_ok=True)
+            shutil.copyfile(client.lock_file(request.source, request.board.debian), aside / LOCK)
+            tools.run(["chmod", "--recursive", "a+rX", aside], 600)  # made with sudo, read without
+            aside.rename(output)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return output
@@ -229,13 +226,13 @@ def place(card: Path, output: Path, about: Mapping[str, Any]) -> None:
     it. Raises HostError."""
     aside = output.with_name(f".{output.name}.part")
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        disk.copy_sparse(card, aside)
-        aside.rename(output)
-        description(output).write_text(json.dumps(about, indent=1, sort_keys=True) + "\n")
-    except OSError as error:
+        with refused_as(HostError, output):
+            output.parent.mkdir(parents=True, exist_ok=True)
+            disk.copy_sparse(card, aside)
+            aside.rename(output)
+            description(output).write_text(json.dumps(about, indent=1, sort_keys=True) + "\n")
+    finally:
         aside.unlink(missing_ok=True)
-        raise HostError(f"{output}: {(error.strerror or str(error)).lower()}") from error
 
 
 def description(image: Path) -> Path:

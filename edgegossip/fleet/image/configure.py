@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgegossip.files import refused_as
 from edgegossip.fleet import kitfile
 from edgegossip.fleet.image import disk
 from edgegossip.fleet.image.boards import BOARDS
@@ -47,16 +48,15 @@ def configure(base: Path, bundle_file: Path, output: Path) -> Configured:
     boot, _ = layout(base)
     aside = output.with_name(f".{output.name}.part")
     try:
-        os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
-        aside.chmod(0o600)  # of an older one, too
-        disk.copy_sparse(base, aside)
-        _put_bundle(aside, boot.start, bundle_file)
-        whole = {**about, "name": bundle.name, "fleet_id": bundle.fleet_id, "base_sha256": about.get("sha256", "")}
-        whole["sha256"] = disk.sha256(aside)
-        aside.rename(output)
-        description(output).write_text(json.dumps(whole, indent=1, sort_keys=True) + "\n")
-    except OSError as error:
-        raise HostError(f"{error.filename or output}: {(error.strerror or str(error)).lower()}") from error
+        with refused_as(HostError, output):
+            os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+            aside.chmod(0o600)  # of an older one, too
+            disk.copy_sparse(base, aside)
+            _put_bundle(aside, boot.start, bundle_file)
+            whole = {**about, "name": bundle.name, "fleet_id": bundle.fleet_id, "base_sha256": about.get("sha256", "")}
+            whole["sha256"] = disk.sha256(aside)
+            aside.rename(output)
+            description(output).write_text(json.dumps(whole, indent=1, sort_keys=True) + "\n")
     finally:
         aside.unlink(missing_ok=True)
     return Configured(output, bundle, time.monotonic() - start)
@@ -82,12 +82,10 @@ def layout(image: Path) -> tuple[Partition, Partition]:
 
 def partitions(image: Path) -> tuple[Partition, ...]:
     """Read the partition table of an image. Raises DataError."""
+    with refused_as(DataError, image), open(image, "rb") as stream:
+        head, size = stream.read(SECTOR), image.stat().st_size
     try:
-        with open(image, "rb") as stream:
-            head = stream.read(SECTOR)
-        return disk.parse_partitions(head, image.stat().st_size)
-    except OSError as error:
-        raise DataError(f"{image}: {(error.strerror or str(error)).lower()}") from error
+        return disk.parse_partitions(head, size)
     except DataError as error:
         raise DataError(f"{image}: {error}") from error
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgegossip.fleet.lock import locked, refused_as
+from edgegossip.files import refused_as
+from edgegossip.fleet.lock import locked
 from edgegossip.types import HostError
 
 Echo = Callable[[str], None]

@@ -92,9 +92,7 @@ def run_follower(
 def _instance(members: Sequence[NodeId], options: NodeOptions, fresh: bool, run_id: bytes) -> str:
     """Say which run it is that this board founds: the one that it did not finish, else a new
     one."""
-    before = options.resume
-    if before is None and not fresh:
-        before = unfinished(options.runs_dir, run_id, members, options.name)
+    before = None if fresh else unfinished(options.runs_dir, run_id, members, options.name)
     return os.urandom(8).hex() if before is None else instance_of(before)
 
 
@@ -146,15 +144,20 @@ def run_board(recipe: Recipe, options: NodeOptions, *, fresh: bool = False, outp
     training.check(recipe, _own_board(recipe, options))
     if notice := data_notice(recipe):
         click.echo(f"!! {notice}", err=True)
-    named, before = options.resume is not None, _before(recipe, options, fresh)
+    before = None if fresh else _before(recipe, options)
     if recipe.run.mode == "gossip":
         options = replace(options, resume=before)  # so that it is known that this board was in the run
     folders: list[RunFolder] = []
 
     def open_output(spec: NodeSpec) -> tuple[RecordSink, Path]:
-        if before is not None and not named:
+        if before is not None:
             click.echo(f"going on with {before}; --fresh begins anew", err=True)
-        folders.append(_folder(recipe, replace(options, resume=before), f"{recipe.run.name}-{spec.name}"))
+        name = f"{recipe.run.name}-{spec.name}"
+        folders.append(
+            RunFolder.create(options.runs_dir, name, recipes.to_toml(recipe), environment())
+            if before is None
+            else RunFolder.reopen(before)
+        )
         folders[0].write_run(
             spec.run_id, spec.members, "" if options.joined is None else options.joined.manifest.instance
         )
@@ -180,14 +183,10 @@ def _own_board(recipe: Recipe, options: NodeOptions) -> list[Board]:
     return [Board(options.name, members.index(options.name) if options.name in members else 0)]
 
 
-def _before(recipe: Recipe, options: NodeOptions, fresh: bool) -> Path | None:
-    """Return the run folder of an earlier process of this board: the one that is named, or that of
-    the same run which it did not finish. Raises ConfigError."""
-    if options.resume is not None:
-        if fresh:
-            raise ConfigError("--resume goes on with a run folder and --fresh with none: leave one out")
-        return options.resume
-    if fresh or (recipe.run.mode == "gossip" and not recipe.checkpoint.every):
+def _before(recipe: Recipe, options: NodeOptions) -> Path | None:
+    """Return the run folder of an earlier process of this board, of the same run, which it did not
+    finish. Raises ConfigError."""
+    if recipe.run.mode == "gossip" and not recipe.checkpoint.every:
         return None
     if options.joined is not None:
         run = options.joined.manifest
@@ -205,18 +204,3 @@ def _with_identity(options: NodeOptions) -> NodeOptions:
     if options.identity is not None or options.insecure or not own.is_dir():
         return options
     return replace(options, identity=own)
-
-
-def _folder(recipe: Recipe, options: NodeOptions, name: str) -> RunFolder:
-    """Return a new run folder, or the one of the process that this one goes on for. Raises
-    ConfigError when that is of another recipe."""
-    if options.resume is None:
-        return RunFolder.create(options.runs_dir, name, recipes.to_toml(recipe), environment())
-    folder = RunFolder.reopen(options.resume)
-    before = recipes.load(str(options.resume / "recipe.toml"))
-    if recipes.run_id(before) != recipes.run_id(recipe):
-        folder.close()
-        raise ConfigError(
-            f"--resume {options.resume}: that run has another recipe; compare with its recipe.toml, or leave --resume out"
-        )
-    return folder

@@ -26,8 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from edgegossip.files import write_file
-from edgegossip.fleet.lock import refused_as
+from edgegossip.files import refused_as, write_file
 from edgegossip.node.notify import Service, service
 from edgegossip.security.certificates import certificate_from_pem
 from edgegossip.security.identity import CA, CERTIFICATE, CRL, KEY, Revocations, stamp

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edgegossip.fleet import kitfile
+from edgegossip.fleet import kitfile, orders, provisioning
 from edgegossip.fleet.image import configure, disk, rootfs, verify
 from edgegossip.fleet.image.build import description, place
 from edgegossip.fleet.image.disk import FAT32_LBA, LINUX
@@ -18,8 +18,8 @@ from edgegossip.fleet.image.filesystems import ext4_names, fat_files, put_in_fat
 from edgegossip.fleet.image.private_keys import of_libraries
 from edgegossip.fleet.image.steps import Step, carry_out
 from edgegossip.fleet.image.tools import find, run
+from edgegossip.fleet.store import Fleet
 from edgegossip.types import ConfigError, DataError
-from tests.fleet.image.bundles import bundle_of
 
 MIB, EPOCH = 1 << 20, 1767225600
 DEPLOY = Path(__file__).parents[3] / "deploy/rootfs"
@@ -32,6 +32,15 @@ BOOT = {"config.txt": "kernel=vmlinuz-1\ninitramfs initrd.img-1\n", "cmdline.txt
 ROOT = {"etc/fstab": "x", "etc/ssh/sshd_config": "x", "etc/systemd/system/edgegossip-node.service": "x",
         "etc/systemd/system/edgegossip-firstboot.service": "x", "usr/lib/edgegossip/firstboot.py": "x",
         "opt/edgegossip/releases/1/site/a.py": "a", 'usr/share/a "quoted" name': "q", "usr/share/hole": ""}  # fmt: skip
+
+
+def bundle_of(folder, name, board="raspberry-pi-4"):
+    """The bundle file of a board of a new fleet."""
+    fleet = Fleet.create(folder / f"fleet-{name}", "kitchen", 20).add_all((name,), "board", 20)
+    orders.change(fleet, (name,), {"board": board, "coordinator": "10.0.0.9:8000"})
+    file = folder / f"{name}.kit"
+    file.write_bytes(provisioning.make_bundle(fleet, name, 1.8e9))
+    return file
 
 
 def tree(folder, files):

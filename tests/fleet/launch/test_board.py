@@ -122,14 +122,14 @@ def test_who_joins_another_run_of_the_same_recipe_leaves_the_earlier_one_alone(
 
 def test_a_founder_draws_a_number_for_each_run_that_it_begins(found: Found, tmp_path: Path) -> None:
     numbers = []
-    for more in ((), (), ("--fresh",), ("--resume", str(tmp_path / "first"))):
+    for more in ((), (), ("--fresh",)):
         start(tmp_path, *COMMANDS["founder"], *more)
         folder = found[-1][0]
         numbers.append(instance_of(folder))
         if not numbers[1:]:
             keep(folder.rename(tmp_path / "first"))
-    first, second, fresh, named = numbers
-    assert first and first == second == named != fresh
+    first, second, fresh = numbers
+    assert first and first == second != fresh
     for damaged in ("[]", "{}", '{"instance": 3}', '{"instance": "another"}'):
         (tmp_path / "first" / "run.json").write_text(damaged)
         assert instance_of(tmp_path / "first") == ""
@@ -149,16 +149,6 @@ def test_times_go_on(found: Found, tmp_path: Path) -> None:
         file.write(to_line(EventRecord("pi-01", 500.0, "notice", "then", {})))
     start(tmp_path, *COMMANDS["founder"])
     assert [e.t_s >= 500.0 for e in read_run(folder).events()] == [False, True, True]
-
-
-def test_a_folder_may_still_be_named(found: Found, tmp_path: Path) -> None:
-    start(tmp_path, *COMMANDS["founder"])
-    keep(found[0][0])
-    assert "going on" not in start(tmp_path, *COMMANDS["founder"], "--resume", str(found[0][0]))
-    assert found[1] == (found[0][0], True)
-    both = ["node", *COMMANDS["founder"], "--name", "pi-01", "--resume", str(found[0][0]), "--fresh"]
-    done = CliRunner().invoke(cli, [*both, "--runs", str(tmp_path)])
-    assert done.exit_code != 0 and "leave one out" in done.output + str(done.exception)
 
 
 def test_a_board_that_joins_may_keep_its_own_checkpoints(found: Found, tmp_path: Path) -> None:

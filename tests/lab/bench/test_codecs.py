@@ -13,7 +13,7 @@ from lab.bench.__main__ import TORCH_WITH_AVX2, bench
 from lab.bench.cases import Case, default_cases, description, parse_case, parse_cases
 from lab.bench.codecs import Settings, measure, numpy_elias
 from lab.bench.inputs import synthetic
-from lab.bench.timing import Times, cache_sweep, in_turn
+from lab.bench.timing import Times
 
 QUICK = "--repeat 1 --min-seconds 0 --no-compile"
 FIELDS = [
@@ -90,12 +90,6 @@ def test_every_codec_of_the_default_list_runs(tmp_path, monkeypatch):
     assert text.count("\n| ") == len(document["rows"]) + 2 and "## Targets" in text
 
 
-def test_plain_lines_and_no_rivals():
-    done = invoke(f"--codec fp32 --input synthetic --size 64 {QUICK} --no-rivals")
-    line = next(line for line in done.stdout.splitlines() if line.startswith("fp32"))
-    assert line.split()[:6] == ["fp32", "-", "synthetic", "64", "32.000", "-"] and line.split()[-3:] == ["-"] * 3
-
-
 @pytest.mark.parametrize("isa", native.available_isas())
 def test_isa_and_threads_reach_the_kernels(isa):
     done = invoke(f"--codec fp16 --input synthetic --size 64 {QUICK} --isa {isa} --threads 2 --json --no-rivals")
@@ -108,6 +102,9 @@ def test_isa_and_threads_reach_the_kernels(isa):
         ("--codec minmax9", "did you mean minmax8"),
         ("--codec fp16:bits=3", "fp16 has no parameter 'bits'"),
         ("--codec fp16:bits", "NAME:key=value"),
+        ("--codec qsgd:bits=4,bits=5", "qsgd:bits=4,bits=5: bits is given twice"),
+        ("--set foo=1 --input synthetic", "--set foo=1 changes the recipe behind --input gradient"),
+        ("--codec signsgd --stage huffman", "--stage huffman: none of these codecs has it"),
         ("--isa avx9", "this machine has"),
         ("--size many", "--size many"),
         ("--input nowhere.npz", "nowhere.npz"),
@@ -183,71 +180,3 @@ def test_every_coder_has_a_memcpy_of_its_own_between_encoding_and_decoding(monke
     speeds = [raw[f"memcpy_{which}mb_s"] for which in ("q1_", "", "q3_")]
     assert speeds == pytest.approx([4e-3 / seconds for seconds in (6.0, 4.0, 3.0)])
     assert raw["encode_mb_s"] == pytest.approx(4e-3 / 2)
-
-
-def test_caches_are_cold_or_warm(monkeypatch):
-    swept = []
-    monkeypatch.setattr("lab.bench.codecs.cache_sweep", lambda: lambda: swept.append(1))
-    case, data = parse_case("minmax8"), synthetic(5000, 1)
-    for caches, many in (("warm", 0), ("cold", 2 * 4)):  # rounds of memcpy, encode, decode, add
-        swept.clear()
-        measure(case, data, Settings(2, rivals=False, caches=caches))
-        assert len(swept) == many
-
-
-def test_a_sweep_reads_more_than_any_cache_holds():
-    sweep = cache_sweep()
-    assert sweep() == 1 and sweep.__self__.nbytes >= 1 << 27
-
-
-def test_work_takes_turns_and_bounds_slow_ones():
-    calls = []
-    work = {name: lambda name=name: calls.append(name) for name in "abc"}
-    seconds = in_turn(work, 2, slow={"c"}, slow_budget_s=0.0).medians()
-    assert "".join(calls) == "abc" + "aabb" * 2
-    calls.clear()
-    in_turn({"a": lambda: calls.append("a")}, 1, at_least_s=0.01)
-    assert len(calls) > 2
-    calls.clear()
-    in_turn(work, 1, slow={"c"}, before=lambda: calls.append("-"))
-    assert "".join(calls) == "abc" + "-a-bc"
-    assert set(seconds) == set("abc") and all(s >= 0 for s in seconds.values())
-
-
-def row_of(case, stage, data):
-    """What a target needs of a row: every figure good, but the tuned ones."""
-    name, params = description(case.build(stage))
-    figures = dict.fromkeys([field for _, field, *_ in run_codecs._COLUMNS], 100.0)
-    more = {"codec": case.label, "stage": stage, "input": data.name, "n": data.layout.size, "family": name}
-    sparse = name in ("topk", "dgc")
-    figures |= {"encode_vs_numpy": 9.0, "decode_vs_numpy": 9.0, "entropy_bits": 2.0, "bits_per_value": 2.05}
-    figures |= {"select_vs_torch": 4.0 if sparse else None, "index_bits": 7.5 if sparse else None}
-    return {**figures, "encode_vs_torch_tuned": 5.0, "bits": params.get("bits"), "isa": native.isa(), **more}
-
-
-def test_a_check_measures_what_its_targets_speak_of_and_says_verdicts_as_they_come(monkeypatch):
-    asked, sizes = [], (2_000_000, 25_000_000)
-
-    class Data:
-        def __init__(self, name, n):
-            self.name, self.layout = name, type("Layout", (), {"size": n})
-
-    def measured(case, data, settings):
-        asked.append((case.label, data.layout.size, data.name, *case.coders))
-        return [row_of(case, stage, data) for stage in case.coders or (None,)]
-
-    monkeypatch.setattr(run_codecs, "_source", lambda name, options: lambda n: Data(name, n))
-    monkeypatch.setattr(run_codecs, "measure", measured)
-    done = invoke("--check --no-rivals")
-    assert done.return_value == 6
-    assert {case[0] for case in asked if case[1] == max(sizes)} == {"topk", "dgc"}
-    qsgd = next(case for case in asked if case[0] == "qsgd")
-    assert qsgd[:3] == ("qsgd", 2_000_000, "synthetic") and {"raw", "huffman", "elias"} <= set(qsgd[3:])
-    assert "zstd" not in qsgd
-    assert not {"fp32", "randk", "atomo", "powersgd"} & {case[0] for case in asked}
-    lines = done.stdout.splitlines()
-    torch = next(k for k, text in enumerate(lines) if "qsgd to tuned torch" in text)
-    assert lines[torch].startswith("FAILS") and any(text.startswith("topk") for text in lines[torch:])
-    asked.clear()
-    invoke("--check --no-rivals --codec fp32")  # as asked, judged or not
-    assert [case[:3] for case in asked] == [("fp32", n, i) for n in sizes for i in ("synthetic", "gradient")]

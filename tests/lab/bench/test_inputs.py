@@ -45,11 +45,6 @@ def test_synthetic_has_the_size_asked_for_and_real_tensors(n):
         assert [t.shape for t in data.layout.tensors[-2:]] == [(55, 64, 1, 1), (49,)]
 
 
-def test_synthetic_beyond_the_model_has_it_again():
-    titles = [p.title for p in inputs._filled(inputs.resnet50_shapes(), 25_557_032 + 9408 + 64)]
-    assert len(titles) == 163 and titles[161:] == ["conv1#1", "bn1.weight#1"]
-
-
 def test_synthetic_is_seeded_and_generalised_normal():
     data = inputs.synthetic(300_000, seed=1)
     assert np.array_equal(data.x, inputs.synthetic(300_000, seed=1).x)
@@ -77,11 +72,6 @@ def test_fitted_takes_rows_or_copies(n):
     if n == 60:
         assert [t.shape for t in data.layout.tensors] == [(6, 4), (3,), (6, 4), (3,), (1, 4), (2,)]
         assert np.array_equal(data.x[54:], np.arange(6))
-
-
-def test_fitted_needs_values():
-    with pytest.raises(UsageError, match="no value"):
-        inputs.fitted("real", Tensors((("a", np.empty(0, np.float32)),)), 4)
 
 
 def test_files_round_trip(tmp_path):

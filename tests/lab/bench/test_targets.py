@@ -93,10 +93,3 @@ def test_lines_against_tuned_torch_tell_what_the_same_row_is_against_plain_torch
     assert "plain" not in run_codecs.verdict_line(found["quantise and pack 4 bits, encoding to memcpy"].as_dict())
     missing = verdicts(row(encode_vs_torch_tuned=None))["quantise and pack 4 bits, qsgd to tuned torch"]
     assert missing.holds is None
-
-
-def test_the_portable_build_has_its_own_lines():
-    found = verdicts(row(isa="portable", encode_vs_memcpy=0.1, encode_vs_torch_tuned=7.0))
-    assert found["quantise and pack 4 bits, encoding to memcpy"].holds is None
-    assert found["quantise and pack 4 bits, qsgd to tuned torch"].holds is True
-    assert found["quantise and pack 4 bits, qsgd to tuned torch"].isa == "portable"

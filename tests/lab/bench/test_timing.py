@@ -4,7 +4,7 @@ turn themselves."""
 import pytest
 
 from lab.bench import timing
-from lab.bench.timing import Times, in_turn, quartiles
+from lab.bench.timing import Times, in_turn
 
 
 class Clock:
@@ -22,13 +22,6 @@ class Clock:
             self.now += left.pop(0) if len(left) > 1 else left[0]
 
         return function
-
-
-def test_quartiles_are_interpolated():
-    assert quartiles([3.0]) == (3.0, 3.0)
-    assert quartiles([1.0, 3.0]) == (1.5, 2.5)
-    assert quartiles([5.0, 1.0, 4.0, 2.0, 3.0]) == (2.0, 4.0)
-    assert Times(5, {"a": [5.0, 1.0, 4.0, 2.0, 3.0]}).quartiles("a") == (2.0, 4.0)
 
 
 def test_a_machine_that_slows_down_slows_both_of_a_pair():
@@ -72,9 +65,3 @@ def test_slow_ones_sit_out_after_their_budget(monkeypatch):
     assert times.seconds["slow"] == [1.0, 1.0]  # with 2 s of the first round
     assert times.seconds["slower"] == [4.0]  # the first round's, for there is no other
     assert times.median("a") == 1.0
-
-
-def test_the_medians_of_all(monkeypatch):
-    clock = Clock(monkeypatch)
-    work = {"a": clock.spends(9.0, 1.0, 5.0, 3.0)}
-    assert in_turn(work, 3, before=lambda: None).medians() == {"a": 3.0}

@@ -18,7 +18,7 @@ from edgegossip.scale import cells, devices, summary
 from edgegossip.telemetry.run_folder import RunFolder
 from lab.netns import emulated, run_cell
 from lab.netns.__main__ import Netns, how
-from lab.netns.run_cell import NetnsCampaign, doubts, parts_until_the_last
+from lab.netns.run_cell import doubts, parts_until_the_last
 from lab.netns.scheduler import Exchange, Timings
 from tests.scale.test_summary import BASE, HOW, _records
 
@@ -39,32 +39,6 @@ def test_a_run_that_goes_on_plays_the_boards_as_before() -> None:
     assert emulated.emulation_key(told(device="raspberry-pi-5")) not in known
     assert emulated.known({"cell": line | {"state": "failed"}}) == {}
     assert emulated.known({"cell": line | {"how": told(slower=2.0)}}) == {}
-
-
-def test_the_table_says_which_boards_were_played(tmp_path: Path) -> None:
-    def said(rows: list[dict[str, Any]], **more: Any) -> str:
-        (cell,) = cells.make_cells(BASE, cells.parse_schemes("sgd"), (4,), "netns", told(**more), 18432, 3)
-        return NetnsCampaign.at(tmp_path, [cell], Figures(), print, print, BASE).boards(rows)
-
-    rows: list[dict[str, Any]] = [{"slower": 60.0}, {"slower": 51.52}, {}]
-    assert said(rows[:1]).startswith(", boards: raspberry-pi-4, 100 Mbit/s")
-    assert said(rows).endswith(", 51.5 to 60 times slower than a core here")
-    assert said(rows[:1], slower=60.0).endswith("share, 60 times slower than a core here")
-
-
-def test_a_slower_profile_is_played_slower(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of profiles of which one is a tenth as fast."""
-    pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
-    recipe = recipes.load("quickstart-gossip", ("model.params.hidden=[1024]",))
-    text = (Path(devices.__file__).parents[2] / "devices" / "raspberry-pi-4.toml").read_text()
-    slow = tmp_path / "slow.toml"
-    slow.write_text(text.replace("fp32_flops = 8_000_000_000", "fp32_flops = 800_000_000"))
-    monkeypatch.setattr(emulated, "update_here", lambda recipe: (0.05, 0.1))
-    monkeypatch.setattr(emulated, "rates_here", lambda: {"fp32": (1e9, 1e9), "co3": (1e8, 1e8)})
-    fast, ten_times = emulated.of_profile(recipe, "raspberry-pi-4"), emulated.of_profile(recipe, str(slow))
-    assert fast.update_s == pytest.approx(0.05 * fast.slower) and ten_times.slower == pytest.approx(10 * fast.slower)
-    assert ten_times.update_s == pytest.approx(10 * fast.update_s)
-    assert ten_times.handling == fast.handling  # of the same profile's rates of codecs
 
 
 def test_boards_keep_the_pace_of_their_profile_whatever_a_core_here_does() -> None:
@@ -140,12 +114,6 @@ def test_the_link_is_busy_until_the_last_board_has_what_it_needs() -> None:
     )  # board-2: in the last round, after which nobody waits
     assert row["wait_s"] == pytest.approx(before["wait_s"] - 9 * 0.15 / 4)
     assert row["t_s"] == pytest.approx(before["t_s"] + 9 * 0.15 / 3 / 4)
-
-
-def test_a_link_that_carries_more_than_its_rate_is_named() -> None:
-    row = {"scheme": "co3", "devices": 2, "on": "netns", "exchange": {"rate_share": 1.42}}
-    said = doubts([row, row | {"devices": 4, "exchange": {"rate_share": 0.99}}])
-    assert any(s.endswith("so Tx is too short: co3 on 2") for s in said)
 
 
 def test_what_makes_a_cell_doubtful_is_named() -> None:

@@ -3,9 +3,7 @@ turn, the wall while it sends."""
 
 from __future__ import annotations
 
-import statistics
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
 
 from edgegossip.types import HostError, RunError
 from lab.netns.dilation import DilatedClock, DilatedRuntime
-from lab.netns.emulated import EmulatedDevice
 from lab.netns.run_cell import first_settled
 from lab.netns.scheduler import Exchange, TimeDilationScheduler, dilation_after
 
@@ -122,57 +119,6 @@ def test_one_computes_at_a_time_and_all_send_together(tmp_path: Path) -> None:
     assert len({m["go"] for m in last}) == 1 and all(m["ready"] <= m["go"] <= m["done"] for m in last)
 
 
-def test_an_update_and_what_is_done_with_messages_count_as_the_boards_would_take_for_them(tmp_path: Path) -> None:
-    """The local update takes what the profile says once one has been seen; all else so many times
-    what it takes here."""
-    spans: list[tuple[int, int]] = []
-    with TimeDilationScheduler(tmp_path / "socket", 1, 1, Wire(), EmulatedDevice(1.0, 0.0, update_s=50.0)) as scheduler:
-        device = connected(tmp_path / "socket", "b")
-        for round in range(6):
-            device.turn(round)
-            start = device.time.now_ns()
-            sum(range(3_000_000))
-            device.computed()
-            sum(range(100_000))  # whatever comes before encoding is computing
-            updated = device.time.now_ns()
-            with device.clock.span("encode"):
-                done = device.time.now_ns()
-                sum(range(3_000_000))
-            assert done - updated < 0.2 * (updated - start)
-            spans.append((done - start, device.time.now_ns() - done))
-            device.meet()
-        device.turn(-1)
-        device.leave()
-    took = [mark["update"] for mark in scheduler.timings.marks]
-    for round, (updated, handled) in enumerate(spans):
-        seen = took[max(1, round - 4) : round]  # the first one only warms up
-        slower = 50e9 / statistics.mean(seen) if seen else 1.0
-        assert updated == pytest.approx(slower * took[round], rel=0.15), round
-        assert handled == 0
-
-
-def test_what_follows_an_exchange_is_not_charged_with_what_others_do_then(tmp_path: Path) -> None:
-    """A round is put down on the CPU's clock: boards that share this machine's cores all do it at
-    the same moment."""
-    with TimeDilationScheduler(tmp_path / "socket", 1, 1, Wire(), EmulatedDevice(1.0, 2.0)):
-        device = connected(tmp_path / "socket", "b")
-        device.turn(0)
-        device.computed()
-        with device.clock.span("wait"):
-            device.meet()
-            before = device.time.now_ns()
-            time.sleep(0.05)
-            assert device.time.now_ns() - before >= 45_000_000  # by the wall
-        device.round_over()
-        before, cpu = device.time.now_ns(), time.process_time_ns()
-        time.sleep(0.2)
-        sum(range(300_000))
-        charged, used = device.time.now_ns() - before, time.process_time_ns() - cpu
-        assert charged == pytest.approx(2 * used, rel=0.2) and charged < 150_000_000
-        device.turn(-1)
-        device.leave()
-
-
 def test_a_board_that_dies_is_not_waited_for(tmp_path: Path) -> None:
     log: list[tuple[str, str]] = []
     with TimeDilationScheduler(tmp_path / "socket", 2, 1, Wire()):
@@ -223,11 +169,6 @@ def test_a_scheduler_that_fails_lets_boards_go_and_says_why(tmp_path: Path) -> N
             board.join(30)
         assert scheduler.failure == "HostError: tc failed: cannot allocate memory"
     assert len(ended) == 2 and all("time-dilation scheduler" in why for why in ended)
-
-
-def test_without_a_scheduler(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="time-dilation scheduler"):
-        connected(tmp_path / "nobody", "b0")
 
 
 def test_rounds_count_once_time_is_dilated_enough() -> None:

@@ -3,7 +3,6 @@ every request that they make."""
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
 import subprocess
@@ -32,7 +31,7 @@ class Chromium:
     pixel. No name is resolved: whatever a page asks for elsewhere than on loopback fails, and is in
     `requests`."""
 
-    def __init__(self, width: int = 1280, height: int = 900, *, phone: bool = False, dark: bool = False) -> None:
+    def __init__(self, width: int = 1280, height: int = 900, *, phone: bool = False) -> None:
         self._driver = subprocess.Popen(
             ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -41,7 +40,6 @@ class Chromium:
         self._base = f"http://127.0.0.1:{port}"
         arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
         arguments += [f"--window-size={width},{height}", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
-        arguments += ["--force-dark-mode"] if dark else []
         options: dict[str, Any] = {"args": arguments, "binary": next(filter(None, map(shutil.which, BROWSERS)))}
         if phone:
             options["mobileEmulation"] = {"deviceMetrics": {"width": width, "height": height, "pixelRatio": 2.0}}
@@ -96,23 +94,6 @@ class Chromium:
     def devtools(self, command: str, **parameters: Any) -> Any:
         """A command of the Chrome DevTools protocol."""
         return self._ask("POST", f"{self._session}/goog/cdp/execute", {"cmd": command, "params": parameters})
-
-    def picture(self, path: Path, *, whole: bool = False) -> Path:
-        """A screenshot, of the whole page if asked."""
-        parameters: dict[str, Any] = {"format": "png"}
-        if whole:
-            for _ in range(3):  # what comes into sight is drawn, and grows
-                self.devtools("Emulation.setDeviceMetricsOverride", **self._whole())
-                time.sleep(0.5)
-        parameters["captureBeyondViewport"] = False
-        path.write_bytes(base64.b64decode(self.devtools("Page.captureScreenshot", **parameters)["data"]))
-        if whole:
-            self.devtools("Emulation.clearDeviceMetricsOverride")
-        return path
-
-    def _whole(self) -> dict[str, Any]:
-        width, height, ratio = self.run("return [innerWidth, document.documentElement.scrollHeight, devicePixelRatio]")
-        return {"width": width, "height": height, "deviceScaleFactor": ratio, "mobile": False}
 
     def console(self) -> list[str]:
         """What pages wrote to the console since the last call, errors of scripts and of their

@@ -1,11 +1,9 @@
-"""A long run that nobody has to wait for: `python -m tests.report.web.synthetic FOLDER --boards 18
---rounds 10000` writes its folder through the product's own record writer. The numbers follow simple
-laws of a ring of boards on one slow link, drawn from a seed; they are there to be shown, and no
-measurement of anything."""
+"""A long run that nobody has to wait for, written through the product's own record writer. The
+numbers follow simple laws of a ring of boards on one slow link, drawn from a seed; they are there
+to be shown, and no measurement of anything."""
 
 from __future__ import annotations
 
-import argparse
 import math
 from pathlib import Path
 
@@ -136,13 +134,3 @@ def _values(step, rounds, k, names, parts, rng, hot) -> dict[str, float | str]: 
             f"d{us['decode'] - us['decode'] // 2}o{us['other']}"
         )
     return values
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--boards", type=int, default=18)
-    parser.add_argument("--rounds", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    print(write_run(options.folder, options.boards, options.rounds, options.seed))

@@ -23,7 +23,7 @@ def on_the_board(root: Path, python: str, timeout_s: float) -> dict[str, Any]:
 
 def here(timeout_s: float) -> dict[str, Any]:
     """The same by this machine's Python and the package that is being tested."""
-    return _said([sys.executable, PROGRAM], {"PYTHONPATH": str(PROGRAM.parents[3]), "OMP_NUM_THREADS": "1"}, timeout_s)
+    return _said([sys.executable, PROGRAM], {"PYTHONPATH": str(PROGRAM.parents[2]), "OMP_NUM_THREADS": "1"}, timeout_s)
 
 
 def agree(board: dict[str, Any], this: dict[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """Six boards that train, and are killed, stopped and sent home at random: whether a finished round
 is lost, a record contradicts another, somebody is blamed who was there, or anything grows.
 
-    python -m tests.e2e.soak --mode gossip --minutes 20 --out soak-gossip
-    python -m tests.e2e.soak --mode server --minutes 20 --out soak-server
+    python -m lab.soak --mode gossip --minutes 20 --out soak-gossip
+    python -m lab.soak --mode server --minutes 20 --out soak-server
 
 A fleet as people start it: certificates, one command a process, D-PSGD on a ring or FedAvg through
 a coordinator, digits, a checkpoint every round. Boards rest in every round (slow_mlp.py). At random
@@ -12,7 +12,7 @@ Everything is written to the folder as it happens. `--judge FOLDER` judges what 
 
 - what a board had recorded when it died is in its records at the end, where it was; at most the
   last of its rounds is done again;
-- no run folder breaks a law of tests/laws;
+- no run folder breaks a law of lab/laws;
 - every event, cause and line of the verdict that blames a board is true (blame.py);
 - memory, threads, descriptors and coroutines of each process that lived long are flat (growth.py);
 - nobody ended by itself or said a traceback, and all train to the end.
@@ -39,14 +39,14 @@ from typing import Any
 
 from edgegossip.telemetry.records import EVALUATED
 from edgegossip.telemetry.run_folder import read_run
-from tests.e2e import growth
-from tests.e2e.blame import Absence, timed, until_it_trained, untrue
-from tests.e2e.loopback import Boards, Fleet, at_work
-from tests.e2e.server_fleet import COORDINATOR, ServerFleet
-from tests.laws.laws import verify
+from lab.laws.laws import verify
+from lab.soak import growth
+from lab.soak.blame import Absence, timed, until_it_trained, untrue
+from lab.soak.boards import Boards, Fleet, at_work
+from lab.soak.servers import COORDINATOR, ServerFleet
 
 SETTINGS = (
-    "model.name=tests.e2e.slow_mlp:slow_mlp",
+    "model.name=lab.soak.slow_mlp:slow_mlp",
     "training.lr=0.02",
     "training.local_steps=1",
     "run.rounds=1000000",

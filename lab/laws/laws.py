@@ -33,7 +33,7 @@ from edgegossip.telemetry.records import (
 from edgegossip.telemetry.run_folder import RunData
 from edgegossip.telemetry.summary import COORDINATOR, summarise
 from edgegossip.types import NodeId
-from tests.laws.history import Node, Row, Run, read
+from lab.laws.history import Node, Row, Run, read
 
 EXACT, CLOSE = 1e-9, 1e-6  # relative: what a sum of floats is off by, what was written with fewer digits
 MICROSECONDS = 1e-5  # what parts cut to whole microseconds are off by, together

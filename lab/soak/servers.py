@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.telemetry.run_folder import read_run
-from tests.e2e.loopback import Boards
+from lab.soak.boards import Boards
 
 COORDINATOR = "coordinator"
 

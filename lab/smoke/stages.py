@@ -17,8 +17,8 @@ from typing import Any
 from edgegossip.accept.page import page
 from edgegossip.fleet.image import configure, disk
 from edgegossip.fleet.image.tools import run
-from tests.fleet.image import emulated
-from tests.fleet.image.smoke.machine import GUEST, Board, Stopped, new_card
+from lab.smoke import emulated
+from lab.smoke.machine import GUEST, Board, Stopped, new_card
 
 NAME, HELPERS = "pi-01", ("host-a", "host-b")
 COORDINATOR, FOUNDER, THIRD = ("10.0.2.100", 8000), ("10.0.2.101", 7700), ("10.0.2.102", 7700)

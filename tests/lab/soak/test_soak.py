@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from edgegossip.telemetry.run_folder import read_run
-from tests.e2e import soak as soaks
-from tests.e2e.blame import Absence, untrue
-from tests.e2e.growth import growth, judge
+from lab.soak import __main__ as soaks
+from lab.soak.blame import Absence, untrue
+from lab.soak.growth import growth, judge
 
 MIB = float(1 << 20)
 SAMPLES = 360

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from edgegossip.telemetry.run_folder import read_run
+from lab.laws.laws import law_names, verify
 from tests.e2e.played import played
-from tests.laws.laws import law_names, verify
 
 pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
 

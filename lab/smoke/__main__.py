@@ -1,4 +1,4 @@
-"""`python -m tests.fleet.image.smoke [--work DIR] [--from STAGE] [STAGE...]`."""
+"""`python -m lab.smoke [--work DIR] [--from STAGE] [STAGE...]`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 from edgegossip.fleet.image import build
 from edgegossip.fleet.image.tools import need
 from edgegossip.types import EdgegossipError, HostError
-from tests.fleet.image.smoke.machine import GUEST, Stopped
-from tests.fleet.image.smoke.stages import ADDRESSES, STAGES
+from lab.smoke.machine import GUEST, Stopped
+from lab.smoke.stages import ADDRESSES, STAGES
 
 _INSIDE = "EDGEGOSSIP_SMOKE_INSIDE"
 
@@ -50,7 +50,7 @@ def main() -> int:
                 options.cache,
                 *(["--only", options.only] if options.only else []),
             ]
-            inside = ["unshare", "--net", "--", sys.executable, "-m", "tests.fleet.image.smoke", *map(str, words)]
+            inside = ["unshare", "--net", "--", sys.executable, "-m", "lab.smoke", *map(str, words)]
             code = subprocess.run(inside, env={**os.environ, _INSIDE: "1"}).returncode
         return code
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
@@ -58,8 +58,8 @@ def main() -> int:
         subprocess.run(["ip", "address", "add", f"{address}/32", "dev", "lo"], check=True)
     # Who calls the board from here must not come from the board's own address, which its kernel
     # would drop: the emulator shows it loopback's as 10.0.2.2.
-    words = f"ip route replace local {GUEST} dev lo table local proto kernel scope host src 127.0.0.1"
-    subprocess.run(words.split(), check=True)
+    route = f"ip route replace local {GUEST} dev lo table local proto kernel scope host src 127.0.0.1"
+    subprocess.run(route.split(), check=True)
     return carry_out(options.work, options.cache, [options.only] if options.only else names[1:])
 
 

@@ -1,0 +1,1 @@
+"""What cannot be otherwise in a run folder: tests and the soak hold folders to it."""
