@@ -604,7 +604,8 @@ class Synchronous(Sessions):
         if round <= s.round + self._ahead(s):  # not any more
             return self._proceed(s)
         s = replace(s, claims={**s.claims, sender: round})
-        if not self._lead(s, s.claims) or round > min(s.claims.values()) + self._ahead(s):
+        most = min(s.claims.values()) + self._ahead(s)
+        if not self._lead(s, s.claims) or round > most:
             return self._proceed(s)
         s, actions = self._skip_to(s, round, model)
         return s, [Adopted(name, round), *actions]
