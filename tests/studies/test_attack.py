@@ -31,6 +31,7 @@ HONEST = ([1.0, 2.0], [3.0, 2.0], [5.0, 2.0])  # mean (3, 2), standard deviation
     [
         ("sign-flip", 1.0, [10 - 3, 10 - 2]),  # from where the honest were, their mean update backwards
         ("scaled", 10.0, [10 - 30, 10 - 20]),
+        ("ipm", 0.5, [10 - 1.5, 10 - 1]),
         ("alie", 1.5, [10 + 3 - 1.5 * (8 / 3) ** 0.5, 10 + 2]),
     ],
 )
@@ -43,6 +44,15 @@ def test_a_liar_sends_what_its_attack_says(kind, scale, target):
     lie = boards.local_update(3, own, 0).result()
     np.testing.assert_allclose(own + lie.delta, target, rtol=1e-6)
     assert boards.lies(3) and not boards.lies(2) and (lie.examples, lie.loss) == (7, 0.5)
+
+
+def test_a_liar_claims_more_examples_than_anybody_has():
+    boards = AttackedBoards([_Steps(step) for step in (*HONEST, [0.0, 0.0])], Attack("claims", 1, 1.0))
+    x = np.full(2, 10.0, np.float32)
+    honest = [boards.local_update(k, x, 0).result().examples for k in range(boards.honest)]
+    lie = boards.local_update(3, x, 0).result()
+    np.testing.assert_allclose(x + lie.delta, [10 - 3, 10 - 2], rtol=1e-6)
+    assert honest == [7, 7, 7] and lie.examples == 900 * 7
 
 
 def cases_of(base, *sweeps, **settings):
@@ -59,7 +69,7 @@ def test_a_case_without_liars_is_the_same_whatever_is_said_of_them(base):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"attack.boards": 2}, "attack.boards needs attack.kind: none, sign-flip, scaled, alie, label-flip"),
+        ({"attack.boards": 2}, "attack.boards needs attack.kind: none, sign-flip, scaled, ipm, claims, alie, label-flip"),
         ({"attack.kind": "signflip"}, "unknown attack.kind 'signflip'; did you mean sign-flip"),
         ({"attack.kind": "alie", "attack.board": 1}, "unknown key attack.board; did you mean attack.boards"),
         ({"attack.kind": "alie", "attack.boards": 4}, "attack.boards = 4 must be a whole number from 1 to 3"),
