@@ -69,7 +69,10 @@ def test_a_case_without_liars_is_the_same_whatever_is_said_of_them(base):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"attack.boards": 2}, "attack.boards needs attack.kind: none, sign-flip, scaled, ipm, claims, alie, label-flip"),
+        (
+            {"attack.boards": 2},
+            "attack.boards needs attack.kind: none, sign-flip, scaled, ipm, claims, alie, label-flip",
+        ),
         ({"attack.kind": "signflip"}, "unknown attack.kind 'signflip'; did you mean sign-flip"),
         ({"attack.kind": "alie", "attack.board": 1}, "unknown key attack.board; did you mean attack.boards"),
         ({"attack.kind": "alie", "attack.boards": 4}, "attack.boards = 4 must be a whole number from 1 to 3"),
@@ -125,6 +128,8 @@ def test_a_robust_strategy_of_a_server_study_bears_two_liars_of_twelve(base, str
             "bulyan needs .*= 11 answers",
         ),
         ({"server.fraction": 0.5}, "a study plays every node in every round"),
+        ({"server.malicious_nodes": 2}, "cannot hold for server.strategy = fedavg"),
+        ({"server.malicious_nodes": 2, "server.strategy": "fedadam"}, "cannot hold for server.strategy = fedadam"),
         ({"server.strategy": "krumm"}, "did you mean krum"),
     ],
 )
