@@ -89,22 +89,27 @@ class Stepped:
 class Reliance:
     """Says how far a neighbour can be relied on to send. One that lets deadlines pass has to send
     messages of further rounds, in time or late, before it may cost another; each time twice as
-    many. So over R rounds it costs 2 + log2(R) deadlines, whatever it does, and one that is only
-    slow is waited for."""
+    many. One that fell behind in these rounds, and makes up for half of that in a deadline, gets
+    the next one, too, or it would never be level again: log2(`max_ahead`) of them at most. So what
+    it costs grows with log2(R) over R rounds, whatever it does, and one that is only slow is waited
+    for."""
 
     FREE = 2  # deadlines
 
     missed: int = 0  # deadlines that this node waited for in vain
     sent: int = 0  # messages of further rounds since then
     newest: Round = -1  # that it has sent a message of
+    began: Round = -1  # `newest` when the present round began to wait
 
     @property
     def holds(self) -> bool:
         """Whether a round waits for it."""
         return self.missed < self.FREE or self.sent >= 1 << (self.missed - self.FREE)
 
-    def miss(self) -> Reliance:
-        """Return what is left after one more deadline."""
+    def miss(self, round: Round) -> Reliance:
+        """Return what is left after one more deadline, of this round."""
+        if self.missed >= self.FREE and self.newest - self.began >= round - self.newest:
+            return self
         return replace(self, missed=self.missed + 1, sent=0)
 
 
@@ -253,7 +258,8 @@ class Synchronous(GossipAlgorithm[State]):
         # With nobody to rely on, and no wait at all, a node would run away from the others.
         waits_s = None if self._relied(s) else min(self.linger_s, s.view.deadline_s)
         stepped = Stepped(frame, published, waits_s)
-        s, sends = self._send(replace(s, math=math_, stepped=stepped), out, advance=True)
+        reliance = {j: replace(known, began=known.newest) for j, known in s.reliance.items()}
+        s, sends = self._send(replace(s, math=math_, stepped=stepped, reliance=reliance), out, advance=True)
         s, refused = self._take_kept(s) if s.round == 0 else (s, [])
         reminders = [*refused, *self._reminders(s)]
         if self._missing(s):
@@ -289,7 +295,7 @@ class Synchronous(GossipAlgorithm[State]):
             return self._finish(s)
         waited = f"{self.linger_s:g} s after the others" if s.lingering else f"{s.view.deadline_s:g} s"
         if not s.lingering:
-            less = {j: s.reliance.get(j, Reliance()).miss() for j in missing}
+            less = {j: s.reliance.get(j, Reliance()).miss(s.round) for j in missing}
             s = replace(s, reliance={**s.reliance, **less})
         return self._finish(s, missing, f"no message of round {s.round} within {waited}")
 

@@ -9,7 +9,7 @@ over the honest boards, and s = `attack.scale`:
 - scaled: the same, s = 10
 - ipm: the same, s = 0.5: shorter than what is honest, so that it hides, and yet the mean's inner
   product with where training leads becomes smaller (Xie, Koyejo, Gupta, "Fall of empires", 2019)
-- claims: the same, s = 1, and says that it is from CLAIMED times the examples of the first honest
+- claims: the same, s = 1, and says that it holds CLAIMED times the examples of the first honest
   board, which is below what a coordinator refuses outright (plausible.py)
 - alie: y - s std(y_k), value by value, s = 1.5: as far as an honest board might be (Baruch, Baruch,
   Goldberg, "A little is enough", 2019, algorithm 1, with the 1.5 of its experiments. Its formula
@@ -122,8 +122,8 @@ class AttackedBoards:
             away = (1.0 + self._attack.scale) * np.mean([delta for _, delta, _ in known], axis=0)
         target = (after.mean(axis=0) - away).astype(np.float32)
         honest = known[0][2]  # what it says of loss and rate is what an honest board says
-        examples = honest.examples * (CLAIMED if self._attack.kind == "claims" else 1)
-        return replace(honest, delta=target - x, examples=examples, consumable=False, metrics={}, stages_s={})
+        holds = honest.weight * (CLAIMED if self._attack.kind == "claims" else 1)
+        return replace(honest, delta=target - x, holds=holds, consumable=False, metrics={}, stages_s={})
 
 
 @dataclass(frozen=True, slots=True)

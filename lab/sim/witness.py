@@ -24,7 +24,9 @@ from lab.sim.network import FailureDetector
 from lab.sim.node import Node
 from lab.sim.schedule import Schedule
 
-FREE = 2  # deadlines that a neighbour may cost before it has to send, each time twice as much
+# Deadlines that a neighbour may cost before it has to send, each time twice as much; those in which
+# it makes up for half of what it is behind do not count.
+FREE = 2
 ROUNDING_S = 1e-6  # of a node's own clock, which may be far from the virtual one
 LATE_S = 1.0  # after which somebody should have noticed
 _SILENT = re.compile(r"no message of round (\d+) within ([0-9.e+]+) s( after)?")
@@ -39,6 +41,7 @@ class Patience:
     deadlines: int = 0
     sent: int = 0  # messages of further rounds since the last of them
     newest: Round = -1
+    began: Round = -1  # the newest when the node began to wait
 
     @property
     def ended(self) -> bool:
@@ -121,9 +124,16 @@ class Witness:
             text = "goes on, though the larger part of the boards trains something else"
             self._violate("unfit", node.index, text)
 
+    def spent(self, index: int, peer: int) -> bool:
+        """Tell whether a peer let deadlines pass, and has not sent enough since to be waited
+        for."""
+        return peer in self._seen[index].patience and self._seen[index].patience[peer].ended
+
     def stepped(self, node: Node) -> None:
         """Its update was used."""
         self._seen[node.index].stepped_s = node.own_s
+        for costs in self._seen[node.index].patience.values():
+            costs.began = costs.newest
 
     def received(self, node: Node, sender: int, accepted: Accepted) -> None:
         """It took in a message."""
@@ -182,7 +192,8 @@ class Witness:
             if costs.ended:
                 text = f"waited though that neighbour has cost {costs.deadlines} deadlines, and sent {costs.sent} messages since"
                 self._violate("patience", node.index, f"{text}: {line.text}")
-            costs.deadlines, costs.sent = costs.deadlines + 1, 0
+            if costs.deadlines < FREE or costs.newest - costs.began < int(silent[1]) - costs.newest:
+                costs.deadlines, costs.sent = costs.deadlines + 1, 0
         if line.event == "suspect" and not lies:
             if now_s < self.broken_s:
                 self._violate("blame", node.index, f"blames a neighbour before anything broke: {line.text}")

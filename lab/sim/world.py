@@ -475,6 +475,7 @@ class World(NodeEnvironment):
         row = audit.row
         senders = self.topology.neighbours(i, round).in_
         out = [j for j in senders if j not in row and j not in self.lied and self.detector.connected(i, j)]
+        out = [j for j in out if not self.witness.spent(i, j)]
         return f"mixed without {out} in round {round}" if row and out else None
 
     def _only_averages(self) -> bool:

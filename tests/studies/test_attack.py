@@ -49,10 +49,19 @@ def test_a_liar_sends_what_its_attack_says(kind, scale, target):
 def test_a_liar_claims_more_examples_than_anybody_has():
     boards = AttackedBoards([_Steps(step) for step in (*HONEST, [0.0, 0.0])], Attack("claims", 1, 1.0))
     x = np.full(2, 10.0, np.float32)
-    honest = [boards.local_update(k, x, 0).result().examples for k in range(boards.honest)]
+    honest = [boards.local_update(k, x, 0).result().weight for k in range(boards.honest)]
     lie = boards.local_update(3, x, 0).result()
     np.testing.assert_allclose(x + lie.delta, [10 - 3, 10 - 2], rtol=1e-6)
-    assert honest == [7, 7, 7] and lie.examples == 900 * 7
+    assert honest == [7, 7, 7] and lie.weight == 900 * 7
+
+
+def test_claims_of_examples_steer_the_plain_mean_and_no_robust_strategy(base):
+    shared = with_settings(base, {"run.mode": "server", "run.nodes": 8, "run.rounds": 3, "data.partition": "iid"})
+    for strategy, moved in (("fedavg", True), ("fedmedian", False)):
+        lies = ("attack.kind", ["sign-flip", "claims"])
+        cases = cases_of(shared, lies, **{"server.strategy": strategy, "attack.boards": 2})
+        flipped, claimed = (run_case(case, DataSetCache())["loss"]["averaged"] for case in cases)
+        assert (claimed > flipped + 0.1) == moved
 
 
 def cases_of(base, *sweeps, **settings):
