@@ -115,6 +115,18 @@ def test_an_update_becomes_the_mean_of_its_nearest() -> None:
         np.testing.assert_allclose(mean, wanted[name], rtol=1e-6)
 
 
+def test_an_update_that_is_refused_is_nobodys_nearest(in_run: int) -> None:
+    channel = Channel.of(LAYOUT, b"r" * 16, codecs.get("fp32"))
+    combined = combiner(make_strategy("fedmedian", {}), channel, uniform=True, malicious=1)
+    shares = []
+    for k, value in enumerate((0.0, 1.0, 2.0, 10.0, 1e4)):
+        update = LocalUpdate(np.full(LAYOUT.size, value, np.float32), 0.1, 1.0, 10, 1)
+        shares.append(WeightedUpdate(f"b{k}", Uplink(channel, f"b{k}").frame(update, 0, {}), 10.0, k + 1))
+    found = combined.combine(0, np.zeros(LAYOUT.size, np.float32), shares)
+    assert set(found.refused) == {"b4"} and found.model is not None
+    np.testing.assert_allclose(found.model, 1.0, rtol=1e-6)  # of 1, 1, 1 and 13 / 3
+
+
 @pytest.mark.parametrize("strategy", ["multikrum", "fedmedian", "fedtrimmedavg"])
 def test_where_data_differ_means_of_the_nearest_lead_nearer_to_the_honest(strategy: str, in_run: int) -> None:
     """Every board knows one value alone, which no middle one and no choice of boards has."""
