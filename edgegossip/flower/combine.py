@@ -114,24 +114,26 @@ def combiner(strategy: Strategy, channel: Channel, uniform: bool, malicious: int
 
 
 def nearest_means(updates: Mapping[NodeId, Vec], malicious: int) -> dict[NodeId, Vec]:
-    """Return in place of each update the mean of the n - malicious that are nearest to it, itself
-    included, float32[n] each. Where boards' data differ their updates do, and a strategy that picks
-    some or the middle ones loses what only few boards know; of these means each holds a majority.
+    """Return in place of each update a mean of all n, float32[n] each, in which it stands for the
+    `malicious` ones that are farthest from it itself. Where boards' data differ their updates do,
+    and a strategy that picks some or the middle ones loses what only few boards know.
 
-    Nearest neighbour mixing: Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan, "Fixing by
-    mixing: a recipe for optimal Byzantine ML under heterogeneity", 2023, algorithm 2."""
+    As gossip's rule `nearest` (gossip/robust.py). In nearest neighbour mixing (Allouah et al.,
+    "Fixing by mixing", 2023) the nearest share the weight of those left out, which costs more where
+    liars are near the middle, for they are among everybody's nearest."""
     names = list(updates)
     far = np.zeros((len(names), len(names)))
     for i, one in enumerate(names):
         for j in range(i):
             far[i, j] = far[j, i] = length(updates[one] - updates[names[j]])
-    many = max(1, len(names) - malicious)
     means = {}
     for i, one in enumerate(names):
-        mean = np.zeros_like(updates[one])
-        for j in np.argsort(far[i], kind="stable")[:many]:
-            mean += updates[names[j]] / np.float32(many)
-        means[one] = mean
+        pull = np.zeros_like(updates[one])
+        for j in np.argsort(far[i], kind="stable")[: max(1, len(names) - malicious)]:
+            pull += updates[names[j]] - updates[one]
+        pull /= np.float32(len(names))
+        pull += updates[one]
+        means[one] = pull
     return means
 
 
