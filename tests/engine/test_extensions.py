@@ -9,7 +9,7 @@ def waits(rounds: int, most_are_here: bool, looks: int = 3) -> int:
     extensions, count = Extensions(), 0
     for _ in range(rounds):
         extensions.begin()
-        count += all([extensions.allow(most_are_here) for _ in range(looks)])
+        count += all(extensions.allow(most_are_here) for _ in range(looks))
     return count
 
 
