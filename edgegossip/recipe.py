@@ -296,6 +296,13 @@ class ServerSection:
         ),
     )
     strategy_params: Mapping[str, Any] = option({}, "parameters of the strategy, such as eta = 0.01")
+    malicious_nodes: int = option(
+        0,
+        "boards that may send anything: a strategy that bears liars gets means of each update with its nearest ones",
+        low=0,
+        high=64,
+        later=True,
+    )
     weighting: str = option(
         "examples",
         "what a board's update counts for: its examples, or the same for all",

@@ -62,6 +62,7 @@ INSTEAD = (
 )
 _OPTIMIZERS = ("fedavgm", "fedadagrad", "fedadam", "fedyogi")
 _LOWEST = {"num_malicious_nodes": 0, "num_nodes_to_select": 1}
+ROBUST = ("fedmedian", "fedtrimmedavg", "krum", "multikrum", "bulyan")
 _HALF = {"beta": FedTrimmedAvg}  # the share that is cut off at either end leaves something only below a half
 MAKERS: dict[str, Callable[..., Strategy]] = {
     "fedavg": FedAvg,
@@ -102,21 +103,47 @@ def make_strategy(name: str, params: Mapping[str, Any], outer: OuterOptimizer | 
         raise ConfigError(f"server.strategy_params of {name}: {error}") from None
 
 
-def combiner(strategy: Strategy, channel: Channel, uniform: bool) -> Combiner:
+def combiner(strategy: Strategy, channel: Channel, uniform: bool, malicious: int = 0) -> Combiner:
     """Return the streaming mean for plain FedAvg, which is the same and needs no model a board; the
-    strategy for any other. Raises ConfigError for one that would hardly learn with this codec."""
+    strategy for any other, which gets `nearest_means` where boards may be `malicious`. Raises
+    ConfigError for one that would hardly learn with this codec."""
     _check_codec(strategy, channel)
     if type(strategy) is FedAvg and strategy.weighted_by_key == WEIGHT:
         return Mean(channel, uniform=uniform)
-    return StrategyAdapter(strategy, channel, uniform)
+    return StrategyAdapter(strategy, channel, uniform, malicious)
+
+
+def nearest_means(updates: Mapping[NodeId, Vec], malicious: int) -> dict[NodeId, Vec]:
+    """Return in place of each update a mean of all n, float32[n] each, in which it stands for the
+    `malicious` ones that are farthest from it itself. Where boards' data differ their updates do,
+    and a strategy that picks some or the middle ones loses what only few boards know.
+
+    As gossip's rule `nearest` (gossip/robust.py). In nearest neighbour mixing (Allouah et al.,
+    "Fixing by mixing", 2023) the nearest share the weight of those left out, which costs more where
+    liars are near the middle, for they are among everybody's nearest."""
+    names = list(updates)
+    far = np.zeros((len(names), len(names)))
+    for i, one in enumerate(names):
+        for j in range(i):
+            far[i, j] = far[j, i] = length(updates[one] - updates[names[j]])
+    means = {}
+    for i, one in enumerate(names):
+        pull = np.zeros_like(updates[one])
+        for j in np.argsort(far[i], kind="stable")[: max(1, len(names) - malicious)]:
+            pull += updates[names[j]] - updates[one]
+        pull /= np.float32(len(names))
+        pull += updates[one]
+        means[one] = pull
+    return means
 
 
 class StrategyAdapter(Combiner):
     """Shows a Flower strategy plain models, x + delta, as if boards had sent them."""
 
-    def __init__(self, strategy: Strategy, channel: Channel, uniform: bool) -> None:
+    def __init__(self, strategy: Strategy, channel: Channel, uniform: bool, malicious: int = 0) -> None:
         # Whoever bears liars does not weigh by what they claim.
         uniform = uniform or hasattr(strategy, "num_malicious_nodes")
+        self._malicious = malicious
         self._strategy, self._channel, self._uniform = strategy, channel, uniform
         self._dtypes = {spec.name: "float32" for spec in channel.layout.tensors}
         self._proportion = NormFilter()
@@ -133,6 +160,8 @@ class StrategyAdapter(Combiner):
         layout = self._channel.layout
         lengths = {name: length_of_trained(delta, layout) for name, delta in deltas.items()}
         refused |= self._proportion.refused(lengths, x[: layout.trainable_size])
+        if self._malicious:
+            deltas = nearest_means({k: delta for k, delta in deltas.items() if k not in refused}, self._malicious)
         replies: dict[NodeId, Message] = {}
         for share in shares:
             if share.name in refused:
@@ -321,6 +350,16 @@ def check_enough(strategy: Strategy, server: ServerSection, boards: int) -> None
     strategy needs."""
     asked = min(boards, wanted(server.fraction, server.min_nodes, boards))
     answers = min(asked, server.quorum or asked)
+    if (liars := server.malicious_nodes) and server.strategy not in ROBUST:
+        raise ConfigError(
+            f"server.malicious_nodes = {liars} cannot hold for server.strategy = {server.strategy}, which takes what every "
+            f"board says: use {', '.join(ROBUST[:-1])} or {ROBUST[-1]}"
+        )
+    if answers < 2 * liars + 1:
+        raise ConfigError(
+            f"server.malicious_nodes = {liars} needs {2 * liars + 1} answers in every round, and by run.nodes, "
+            f"server.fraction and server.quorum there may be {answers}"
+        )
     if words := _too_few(strategy, answers):
         keys = "run.nodes, server.fraction and server.quorum"
         raise ConfigError(f"server.strategy: {words} in every round by {keys}: raise these or choose another strategy")

@@ -347,8 +347,10 @@ class Coordinator:
         clock = RoundClock()
         channel = Channel.of(plan.layout, plan.run_id, plan.codec)
         uniform = plan.weighting == "uniform"
-        combine = with_outer(combiner(self._strategy, channel, uniform), self._outer, plan.layout)
-        combine = with_control(combine, self._recipe.server.strategy, channel, len(plan.boards), uniform=uniform)
+        server = self._recipe.server
+        combine = combiner(self._strategy, channel, uniform, server.malicious_nodes)
+        combine = with_outer(combine, self._outer, plan.layout)
+        combine = with_control(combine, server.strategy, channel, len(plan.boards), uniform=uniform)
         hooks = Hooks(
             check=superlink.check,
             identity=admission.name_of,

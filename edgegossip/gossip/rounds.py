@@ -169,7 +169,8 @@ class Synchronous(Sessions):
         # With nobody to rely on, and no wait at all, a node would run away from the others.
         waits_s = None if self._relied(s) else min(self.linger_s, s.view.deadline_s)
         stepped = Stepped(frame, published, waits_s)
-        s, sends = self._send(replace(s, math=math_, stepped=stepped), out, advance=True)
+        reliance = {j: replace(known, began=known.newest) for j, known in s.reliance.items()}
+        s, sends = self._send(replace(s, math=math_, stepped=stepped, reliance=reliance), out, advance=True)
         s, refused = self._take_kept(s) if s.round == 0 else (s, [])
         reminders = [*refused, *self._reminders(s)]
         if self._missing(s):
@@ -206,7 +207,8 @@ class Synchronous(Sessions):
             return self._finish(s)
         waited = f"{self.linger_s:g} s after the others" if s.lingering else f"{s.view.deadline_s:g} s"
         if not s.lingering:
-            less = {j: s.reliance.get(j, Reliance()).miss() for j in missing}
+            known = {j: s.reliance.get(j, Reliance()) for j in missing}
+            less = {j: one.miss() for j, one in known.items() if not one.catches_up(s.round)}
             s = replace(s, reliance={**s.reliance, **less})
         return self._finish(s, missing, f"no message of round {s.round} within {waited}")
 

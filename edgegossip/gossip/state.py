@@ -31,19 +31,27 @@ class Stepped:
 class Reliance:
     """Says how far a neighbour can be relied on to send. One that lets deadlines pass has to send
     messages of further rounds, in time or late, before it may cost another; each time twice as
-    many. So over R rounds it costs 2 + log2(R) deadlines, whatever it does, and one that is only
-    slow is waited for."""
+    many. One that fell behind in these rounds, and makes up for half of that in a deadline, gets
+    the next one, too, or it would never be level again: log2(`max_ahead`) of them at most. So what
+    it costs grows with log2(R) over R rounds, whatever it does, and one that is only slow is waited
+    for."""
 
     FREE = 2  # deadlines
 
     missed: int = 0  # deadlines that this node waited for in vain
     sent: int = 0  # messages of further rounds since then
     newest: Round = -1  # that it has sent a message of
+    began: Round = -1  # `newest` when the present round began to wait
 
     @property
     def holds(self) -> bool:
         """Whether a round waits for it."""
         return self.missed < self.FREE or self.sent >= 1 << (self.missed - self.FREE)
+
+    def catches_up(self, round: Round) -> bool:
+        """Return whether it made up for half of what it was behind in the deadline of this
+        round."""
+        return self.missed >= self.FREE and self.newest - self.began >= round - self.newest
 
     def miss(self) -> Reliance:
         """Return what is left after one more deadline."""

@@ -7,6 +7,10 @@ over the honest boards, and s = `attack.scale`:
 
 - sign-flip, s = 1: y - (1 + s) delta, a step of s updates backwards from where the honest began
 - scaled: the same, s = 10
+- ipm: the same, s = 0.5: shorter than what is honest, so that it hides, and yet the mean's inner
+  product with where training leads becomes smaller (Xie, Koyejo, Gupta, "Fall of empires", 2019)
+- claims: the same, s = 1, and says that it holds CLAIMED times the examples of the first honest
+  board, which is below what a coordinator refuses outright (plausible.py)
 - alie: y - s std(y_k), value by value, s = 1.5: as far as an honest board might be (Baruch, Baruch,
   Goldberg, "A little is enough", 2019, algorithm 1, with the 1.5 of its experiments. Its formula
   gives 0 for 2 attackers of 8, who cannot hide so.)
@@ -35,7 +39,8 @@ from edgegossip.training.data.base import Batch
 from edgegossip.types import ConfigError, LocalUpdate, NodeId, Round, Vec
 
 PREFIX = "attack."  # of the keys of a study's case that are no recipe's, as they come to `of` without it
-_SCALES = {"sign-flip": 1.0, "scaled": 10.0, "alie": 1.5, "label-flip": 1.0}
+_SCALES = {"sign-flip": 1.0, "scaled": 10.0, "ipm": 0.5, "claims": 1.0, "alie": 1.5, "label-flip": 1.0}
+CLAIMED = 900
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +113,9 @@ class AttackedBoards:
         else:
             away = (1.0 + self._attack.scale) * np.mean([delta for _, delta, _ in known], axis=0)
         target = (after.mean(axis=0) - away).astype(np.float32)
-        honest = known[0][2]  # what it says of loss, rate and examples is what an honest board says
-        return replace(honest, delta=target - x, consumable=False, metrics={}, stages_s={})
+        honest = known[0][2]  # what it says of loss and rate is what an honest board says
+        holds = honest.weight * (CLAIMED if self._attack.kind == "claims" else 1)
+        return replace(honest, delta=target - x, holds=holds, consumable=False, metrics={}, stages_s={})
 
 
 @dataclass(frozen=True, slots=True)

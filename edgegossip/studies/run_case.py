@@ -160,7 +160,7 @@ def _combiner(recipe: Recipe, channel: Channel) -> Combiner:
             f"server.fraction = {server.fraction:g}: a study plays every node in every round; use `edgegossip run` for others"
         )
     optimizer, uniform = outer.make(**asdict(recipe.outer)), server.weighting == "uniform"
-    if server.strategy in ("fedavg", "scaffold"):
+    if server.strategy in ("fedavg", "scaffold") and not server.malicious_nodes:
         mean = with_outer(Mean(channel, uniform=uniform), optimizer, channel.layout)
         return with_control(mean, server.strategy, channel, recipe.run.nodes, uniform=uniform)
     from edgegossip.flower._private.runtime import serve_run
@@ -169,7 +169,7 @@ def _combiner(recipe: Recipe, channel: Channel) -> Combiner:
     serve_run(task_id=1, run_id=1)  # without a run Flower makes no message
     strategy = make_strategy(server.strategy, server.strategy_params, optimizer)
     check_enough(strategy, server, recipe.run.nodes)
-    return with_outer(combiner(strategy, channel, uniform), optimizer, channel.layout)
+    return with_outer(combiner(strategy, channel, uniform, server.malicious_nodes), optimizer, channel.layout)
 
 
 def _specs(recipe: Recipe) -> list[NodeSpec]:

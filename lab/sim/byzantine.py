@@ -25,6 +25,8 @@ from lab.sim.node import Packet, Tampered
 Lies: TypeAlias = Sequence[tuple[str, float]]  # kinds of fault, and in what share of the messages
 Chance: TypeAlias = Callable[[], float]
 FLOOD = "byzantine-flood"
+SILENT = "byzantine-silent"
+OTHER_ROUNDS = -3, -2, -1, 1, 2
 MESSAGES = 32  # of a flood at a time
 MOST_HUGE = 3  # frames a schedule: a million to the power of more than that leaves float32
 HUGE = np.float32(1e6)
@@ -48,6 +50,9 @@ class Byzantine:
         change."""
         if kind == "byzantine-far":
             return self._far(frame, to)
+        if kind == "byzantine-round":
+            round = frame.round + OTHER_ROUNDS[int(self._random() * len(OTHER_ROUNDS))]
+            return self._built(replace(frame, round=max(0, round)))
         if kind == "byzantine-state":
             return self._heavier(frame)
         if kind == "byzantine-tags":
@@ -145,13 +150,17 @@ class Byzantine:
             data[int(self._random() * len(data))] ^= 1 + int(self._random() * 255)
         return bytes(data)
 
-    def packet(self, packet: Packet, to: object, lies: Lies, chance: Chance, seen: Counter[str]) -> Packet:
-        """Return a message as it goes over a wire, and as one who tells these lies changes it."""
+    def packet(self, packet: Packet, to: object, lies: Lies, chance: Chance, seen: Counter[str]) -> Packet | None:
+        """Return a message as it goes over a wire, and as one who tells these lies changes it; None
+        where it keeps silent."""
         frame = packet.data
         assert isinstance(frame, Frame)
         data = self._built(frame)
         for kind, share in lies:
             if kind != FLOOD and chance() < share:
+                if kind == SILENT:
+                    seen[kind] += 1
+                    return None
                 changed = self.tamper(kind, frame, to)
                 if changed is not None and changed != data:
                     if kind != "byzantine-state" or frame.kind is Kind.STATE:  # else it only has one asked for

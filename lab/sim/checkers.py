@@ -69,6 +69,7 @@ RULES: Mapping[str, str] = {
     "left-out": "once all is well, nobody is left out of a round",
     "shut-out": "no honest board is shut out for good; a refused one is neither counted nor sent to",
     "blame": "who is said to be silent is",
+    "patience": "no neighbour costs more than two deadlines, and one more each time it has sent twice as much",
     "fair": "nobody among those who are up is chosen more often than others",
     "rates": "no link is taken to be slower than it ever was",
     "outer": "an outer optimiser steps as its paper says, after a restart too",
@@ -155,10 +156,15 @@ def pending_limit(topology: Topology, index: int, algorithm: Any, body_bytes: in
     behind; and of each stream all but the last part of a full state. `body_bytes`: the largest body
     that is accepted. `max_ahead` of the algorithm says it anew."""
     edges = {(j, r) for r in range(topology.period) for j in topology.neighbours(index, r).in_}
-    ahead = topology.n * (topology.period + naming.param_of(algorithm, "staleness", 0)) + 1
-    messages = len({j for j, _ in edges}) * (int(naming.param_of(algorithm, "max_ahead", 0) or ahead) + 1)
+    messages = len({j for j, _ in edges}) * (rounds_ahead(topology, algorithm) + 1)
     messages += len(edges) * int(naming.param_of(algorithm, "parts", 0))
     return PendingMessages(messages, messages * body_bytes)
+
+
+def rounds_ahead(topology: Topology, algorithm: Any) -> int:
+    """Return by how many rounds an honest neighbour may be ahead."""
+    ahead = topology.n * (topology.period + naming.param_of(algorithm, "staleness", 0)) + 1
+    return int(naming.param_of(algorithm, "max_ahead", 0) or ahead)
 
 
 def memory_fault(held: PendingMessages, most: PendingMessages) -> str | None:

@@ -137,6 +137,18 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 "these come with data that make another model, and then with the right ones",
                 share=0.06,
             ),
+            # What is drawn of those above stays as it was: these come after it.
+            Kind("byzantine-silent", "node", "this share of its messages is never sent", 0.1, 1.0, "share", share=0.05),
+            Kind(
+                "byzantine-round",
+                "node",
+                "this share of its messages is of another round",
+                0.1,
+                1.0,
+                "share",
+                share=0.04,
+            ),
+            Kind("slow", "node", "the node trains so many times longer", 1.5, 6.0, "times", share=0.06),
         )
     }
 )
@@ -187,7 +199,9 @@ SERVER_KINDS: Mapping[str, Kind] = MappingProxyType(  # of server runs: nodes ar
         )
     }
 )
-EVERY_KIND: Mapping[str, Kind] = MappingProxyType({**SERVER_KINDS, **KINDS})
+# Of whole boards alone, whose members talk of each other.
+FRAMING = Kind("byzantine-framing", "node", "it tells others that a third one is gone", share=0.2)
+EVERY_KIND: Mapping[str, Kind] = MappingProxyType({**SERVER_KINDS, **KINDS, FRAMING.name: FRAMING})
 BYZANTINE = frozenset(k for k in EVERY_KIND if k.startswith("byzantine"))
 CRASHES = ("crash", "old-checkpoint", "empty-disk", "torn-write", "lost-write", "newcomer")
 LONG, PAUSE_S = 0.3, (4.0, 12.0)  # share of pauses that last beyond deadlines

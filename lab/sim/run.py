@@ -24,7 +24,7 @@ from lab.sim import checkers, convergence, faults, naming, trace
 from lab.sim.checkers import Violation
 from lab.sim.convergence import MORE, Averages, ConvergenceCheck, compensates, talking
 from lab.sim.disk import Disk
-from lab.sim.faults import KINDS, Fault
+from lab.sim.faults import EVERY_KIND, Fault
 from lab.sim.network import FIRST_S, NOTICE_S
 from lab.sim.node import Node
 from lab.sim.schedule import ROUND_S, Schedule, of, unfit
@@ -66,7 +66,7 @@ class FaultInjector:
     def _begin(self, fault: Fault, begin) -> None:  # type: ignore[no-untyped-def]
         world = self._world
         world.trace.event(world.clock.now, -1, trace.FAULT, fault.end)
-        world.trace.line(world.clock.now, None, f"fault: {fault} ({KINDS[fault.kind].help})")
+        world.trace.line(world.clock.now, None, f"fault: {fault} ({EVERY_KIND[fault.kind].help})")
         begin(fault)
         if fault.end > fault.start and fault.kind not in faults.ENDLESS:
             world.clock.at(fault.end, self._end, fault)
@@ -238,6 +238,13 @@ class FaultInjector:
         disk = self._world.nodes[fault.nodes[0]].disk
         disk.slow_s = fault.strength
         self._world.clock.at(fault.end, setattr, disk, "slow_s", 0.0)
+
+    def _slow(self, fault: Fault) -> None:
+        """Overlapping ones of one node: the last one's strength counts until its end."""
+        (i,), world = fault.nodes, self._world
+        world.seen[fault.kind] += 1
+        world.slow[i] = fault.strength
+        world.clock.at(fault.end, world.slow.__setitem__, i, 1.0)
 
     def _clock_jump(self, fault: Fault) -> None:
         world, (i,) = self._world, fault.nodes

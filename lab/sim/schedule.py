@@ -10,7 +10,7 @@ same model, as boards do, so that streams of differences need no full state at f
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
@@ -30,7 +30,7 @@ from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import ConfigError, EdgegossipError, LocalUpdate, Vec
 from lab.sim import faults as fault_words
 from lab.sim import naming
-from lab.sim.faults import Fault
+from lab.sim.faults import KINDS, Fault, Kind
 from lab.sim.naming import Named
 
 T = TypeVar("T")
@@ -113,9 +113,10 @@ class Schedule:
         return shlex.join(words)
 
 
-def draw(seed: int, options: Options) -> Schedule:
-    """Draw the schedule of a seed; what is drawn goes with what is fixed. Raises ConfigError on
-    an unknown name or parameter, and when what is fixed does not go together."""
+def draw(seed: int, options: Options, kinds: Mapping[str, Kind] = KINDS) -> Schedule:
+    """Draw the schedule of a seed, with faults of these kinds; what is drawn goes with what is
+    fixed. Raises ConfigError on an unknown name or parameter, and when what is fixed does not go
+    together."""
     _check_words(options)
     codec = options.codec or pick(seed, "codec", CODECS)
     nodes = options.nodes or _nodes(seed, options.topology)
@@ -127,7 +128,7 @@ def draw(seed: int, options: Options) -> Schedule:
         if fault := unfit(each, topology, codec, nodes, options.values):
             raise ConfigError(fault)
     rounds = options.rounds or ROUNDS[0] + int(of(seed, "rounds").random() * (ROUNDS[1] - ROUNDS[0] + 1))
-    spec = fault_words.parse(options.faults)
+    spec = fault_words.parse(options.faults, kinds)
     built, name = naming.topology_of(topology, nodes), algorithm.name.partition("+")[0]
     return Schedule(
         seed,

@@ -19,16 +19,34 @@ from edgegossip.frame import Aux, Kind
 from edgegossip.gossip.base import Audit, GossipAlgorithm, Send, Topology
 from edgegossip.types import Round
 from lab.sim import naming
-from lab.sim.checkers import FAIR
+from lab.sim.checkers import FAIR, rounds_ahead
 from lab.sim.network import FailureDetector
 from lab.sim.node import Node
 from lab.sim.schedule import Schedule
 
+# Deadlines that a neighbour may cost before it has to send, each time twice as much; those in which
+# it makes up for half of what it is behind do not count.
+FREE = 2
 ROUNDING_S = 1e-6  # of a node's own clock, which may be far from the virtual one
 LATE_S = 1.0  # after which somebody should have noticed
-_SILENT = re.compile(r"no message of round (\d+) within ([0-9.e+]+) s")
+_SILENT = re.compile(r"no message of round (\d+) within ([0-9.e+]+) s( after)?")
 
 Violate = Callable[[str, int | None, str], None]
+
+
+@dataclass(slots=True)
+class Patience:
+    """Counts what one neighbour costs."""
+
+    deadlines: int = 0
+    sent: int = 0  # messages of further rounds since the last of them
+    newest: Round = -1
+    began: Round = -1  # the newest when the node began to wait
+
+    @property
+    def ended(self) -> bool:
+        """Whether it may cost no other deadline yet."""
+        return self.deadlines >= FREE and self.sent < 2 ** (self.deadlines - FREE)
 
 
 @dataclass(slots=True)
@@ -45,6 +63,7 @@ class Observation:
     trained: bool = False
     outvoted: int = 0  # rounds that it has done since it is
     nothing: bool = False  # it came again without a checkpoint, and has got nobody's values
+    patience: dict[int, Patience] = field(default_factory=dict)  # with who let a deadline pass
 
 
 class Witness:
@@ -63,6 +82,7 @@ class Witness:
         self._detector, self.pairs = detector, algorithm.asynchronous  # whether exchanges go in pairs
         self._deadline_s, self._catch_up_s = schedule.deadline_s, catch_up_s
         self._staleness = int(naming.param_of(algorithm, "staleness", 0))
+        self._ahead = rounds_ahead(topology, algorithm)
         self._overlaps = algorithm.listens and not algorithm.asynchronous
         self._rounds = not algorithm.asynchronous and not getattr(scheme_of(algorithm), "streams", True)
         self.broken_s = min((f.start for f in schedule.faults), default=math.inf)  # when the first thing breaks
@@ -104,9 +124,16 @@ class Witness:
             text = "goes on, though the larger part of the boards trains something else"
             self._violate("unfit", node.index, text)
 
+    def spent(self, index: int, peer: int) -> bool:
+        """Tell whether a peer let deadlines pass, and has not sent enough since to be waited
+        for."""
+        return peer in self._seen[index].patience and self._seen[index].patience[peer].ended
+
     def stepped(self, node: Node) -> None:
         """Its update was used."""
         self._seen[node.index].stepped_s = node.own_s
+        for costs in self._seen[node.index].patience.values():
+            costs.began = costs.newest
 
     def received(self, node: Node, sender: int, accepted: Accepted) -> None:
         """It took in a message."""
@@ -118,8 +145,12 @@ class Witness:
                 if round != seen.offered_in:
                     seen.offers, seen.offered_in = set(), round
                 seen.offers.add(sender)
-        elif self._rounds and frame.kind is not Kind.HELLO:
-            seen.newest.setdefault(sender, set()).add(frame.round)
+        elif frame.kind is not Kind.HELLO:
+            if self._rounds:
+                seen.newest.setdefault(sender, set()).add(frame.round)
+            costs = seen.patience.get(sender)
+            if costs and costs.newest < frame.round <= self._algorithm.round(accepted.before) + self._ahead:
+                costs.sent, costs.newest = costs.sent + 1, frame.round
 
     def adopted(self, node: Node) -> None:
         """It took over a model: where there are rounds, half of its neighbours must have offered
@@ -156,7 +187,14 @@ class Witness:
         if line.event == "waiting" and node.engine.stage is Stage.EXCHANGING:
             if down := node.engine.down.intersection(line.fields["missing"].split(",")):
                 self._violate("blame", node.index, f"waits for {sorted(down)}, who are gone: {line.text}")
-        elif line.event == "suspect" and not lies:
+        elif line.event == "suspect" and (silent := _SILENT.search(line.text)) and not silent[3]:
+            costs = self._seen[node.index].patience.setdefault(node.view.members.index(line.fields["peer"]), Patience())
+            if costs.ended:
+                text = f"waited though that neighbour has cost {costs.deadlines} deadlines, and sent {costs.sent} messages since"
+                self._violate("patience", node.index, f"{text}: {line.text}")
+            if costs.deadlines < FREE or costs.newest - costs.began < int(silent[1]) - costs.newest:
+                costs.deadlines, costs.sent = costs.deadlines + 1, 0
+        if line.event == "suspect" and not lies:
             if now_s < self.broken_s:
                 self._violate("blame", node.index, f"blames a neighbour before anything broke: {line.text}")
             elif fault := self._false(node, line):

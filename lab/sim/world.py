@@ -88,6 +88,7 @@ class World(NodeEnvironment):
         self.violations: list[Violation] = []
         self.rng = of(seed, "run")
         self._compute_s = [COMPUTE_S[0] + (COMPUTE_S[1] - COMPUTE_S[0]) * self.rng.random() for _ in range(n)]
+        self.slow = [1.0] * n  # how many times longer training takes a node
         self._load_s = [LOAD_S[0] + (LOAD_S[1] - LOAD_S[0]) * self.rng.random() for _ in range(n)]
         self.nodes = [Node(self, i, replace(view, node=view.members[i]), make_disk()) for i in range(n)]
         self.index = {name: i for i, name in enumerate(view.members)}
@@ -125,7 +126,9 @@ class World(NodeEnvironment):
         self.round_of: list[Round] = [-1] * n  # last that a node's process reported
         self.furthest: Round = 0  # that anybody was in
         kinds = {f.kind for f in schedule.faults}
-        self._confused = "byzantine-mutation" in kinds  # somebody may name two far rounds in a row
+        self._confused = bool(
+            kinds & {"byzantine-mutation", "byzantine-round"}
+        )  # somebody may name two far rounds in a row
         self._memory_every = 1 if FLOOD in kinds else MEMORY_EVERY
         self.progress_s = [0.0] * n  # when a node last got on
         # At the start of its last rounds, as many as may still count somewhere.
@@ -164,7 +167,7 @@ class World(NodeEnvironment):
 
     @override
     def compute_s(self, index: int) -> float:
-        return self._compute_s[index]
+        return self._compute_s[index] * self.slow[index]
 
     @override
     def enough(self, node: Node) -> bool:
@@ -234,7 +237,11 @@ class World(NodeEnvironment):
         as_bytes = self.by_wire or i in self.liars
         lies, message = self.liars.get(i, ()), Packet(i, send.frame, "", mark)
         if as_bytes:
-            message = self.byzantine.packet(message, send.to, lies, self.rng.random, self.seen)
+            changed = self.byzantine.packet(message, send.to, lies, self.rng.random, self.seen)
+            if changed is None:
+                self.trace.line(self.clock.now, i, f"does not send {to}: {describe(send.frame)}")
+                return
+            message = changed
         if self._rated and len(send.frame.body):
             message = message._replace(handed=[(node.process, self.clock.now, len(send.frame.body))])
         fate = self.network.send(i, to, message)
@@ -468,6 +475,7 @@ class World(NodeEnvironment):
         row = audit.row
         senders = self.topology.neighbours(i, round).in_
         out = [j for j in senders if j not in row and j not in self.lied and self.detector.connected(i, j)]
+        out = [j for j in out if not self.witness.spent(i, j)]
         return f"mixed without {out} in round {round}" if row and out else None
 
     def _only_averages(self) -> bool:

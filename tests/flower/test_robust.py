@@ -11,8 +11,9 @@ import pytest
 from edgegossip import codecs
 from edgegossip.engine.combine import Combiner, WeightedUpdate
 from edgegossip.engine.server_frames import Channel, Uplink
-from edgegossip.flower.combine import combiner, make_strategy
+from edgegossip.flower.combine import check_enough, combiner, make_strategy, nearest_means
 from edgegossip.layout import Layout, TensorSpec
+from edgegossip.recipe import ServerSection
 from edgegossip.types import ConfigError, LocalUpdate
 
 LAYOUT = Layout.of([TensorSpec("w", (20, 10)), TensorSpec("b", (20,))])
@@ -103,3 +104,66 @@ def test_nor_where_most_values_are_not_sent(codec: str, in_run: int) -> None:
 def test_a_middle_of_values_that_nobody_sent_is_refused(strategy: str, codec: str) -> None:
     with pytest.raises(ConfigError, match=f"{strategy} hardly learns with codec {codec}, .*use krum or multikrum"):
         made(strategy, codec, **SPARSE.get(codec, {}))
+
+
+def test_an_update_becomes_a_mean_with_its_nearest_and_stands_for_the_farthest() -> None:
+    at = {"a": 0.0, "b": 1.0, "c": 3.0, "liar": 100.0}
+    found = nearest_means({name: np.full(2, value, np.float32) for name, value in at.items()}, 1)
+    wanted = {"a": 1.0, "b": 1.25, "c": 1.75, "liar": 51.0}
+    assert list(found) == list(at)
+    for name, mean in found.items():
+        np.testing.assert_allclose(mean, wanted[name], rtol=1e-6)
+
+
+def test_an_update_that_is_refused_is_nobodys_nearest(in_run: int) -> None:
+    channel = Channel.of(LAYOUT, b"r" * 16, codecs.get("fp32"))
+    combined = combiner(make_strategy("fedmedian", {}), channel, uniform=True, malicious=1)
+    shares = []
+    for k, value in enumerate((0.0, 1.0, 2.0, 10.0, 1e4)):
+        update = LocalUpdate(np.full(LAYOUT.size, value, np.float32), 0.1, 1.0, 10, 1)
+        shares.append(WeightedUpdate(f"b{k}", Uplink(channel, f"b{k}").frame(update, 0, {}), 10.0, k + 1))
+    found = combined.combine(0, np.zeros(LAYOUT.size, np.float32), shares)
+    assert set(found.refused) == {"b4"} and found.model is not None
+    np.testing.assert_allclose(found.model, 1.125, rtol=1e-6)  # of 0.75, 1, 1.25 and 5.75
+
+
+@pytest.mark.parametrize("strategy", ["multikrum", "fedmedian", "fedtrimmedavg"])
+def test_where_data_differ_means_of_the_nearest_lead_nearer_to_the_honest(strategy: str, in_run: int) -> None:
+    """Every board knows some values alone, which no middle one has."""
+    channel = Channel.of(LAYOUT, b"r" * 16, codecs.get("fp32"))
+    deltas = 0.1 * np.ones((8, LAYOUT.size), np.float32)
+    for k in range(HONEST):
+        deltas[k, k::HONEST] += 1.0
+    goal = deltas[:HONEST].mean(axis=0)
+    deltas[HONEST:] = -10 * goal
+    away = {}
+    for malicious in (0, LIARS):
+        combined = combiner(make_strategy(strategy, STRATEGIES[strategy]), channel, uniform=True, malicious=malicious)
+        shares = []
+        for k, delta in enumerate(deltas):
+            frame = Uplink(channel, f"b{k}").frame(LocalUpdate(delta, 0.1, 1.0, 10, 1), 0, {})
+            shares.append(WeightedUpdate(f"b{k}", frame, 10.0, k + 1))
+        model = combined.combine(0, np.zeros(LAYOUT.size, np.float32), shares).model
+        assert model is not None
+        away[malicious] = np.linalg.norm(model - goal)
+    if strategy == "multikrum":  # which takes all six honest ones
+        assert away[LIARS] == pytest.approx(away[0], abs=1e-5)
+    else:
+        assert away[LIARS] < 0.4 * away[0]
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        (
+            {"strategy": "fedavg"},
+            "cannot hold for server.strategy = fedavg, which takes what every board says: use fedmedian",
+        ),
+        ({"strategy": "fedadam"}, "cannot hold for server.strategy = fedadam"),
+        ({"strategy": "krum", "quorum": 4}, "needs 5 answers in every round, .* there may be 4"),
+    ],
+)
+def test_malicious_nodes_are_refused_where_nothing_bears_them(server: dict[str, Any], words: str) -> None:
+    section = ServerSection(malicious_nodes=2, **server)
+    with pytest.raises(ConfigError, match=words):
+        check_enough(make_strategy(section.strategy, {}), section, 8)

@@ -13,6 +13,7 @@ import pytest
 from edgegossip import gossip
 from edgegossip.checkpoint.format import from_bytes, to_bytes
 from edgegossip.checkpoint.registry import RunContext
+from edgegossip.gossip.rounds import Reliance
 
 SYNCHRONOUS = [name for name in gossip.names() if not gossip.get(name).asynchronous]
 DEADLINE_S = 5.0  # the fleet's
@@ -83,6 +84,36 @@ def test_repeating_itself_makes_nobody_reliable(make_fleet: Any) -> None:
     fleet.mail = [message] * 64
     fleet.deliver_all()
     assert play(fleet, 8, lambda _round, _s: False).count(DEADLINE_S) <= 1
+
+
+def test_neither_repeats_nor_rounds_out_of_reach_count(make_fleet: Any) -> None:
+    fleet = fleet_of(make_fleet, "dpsgd")
+    play(fleet, 2, lambda _round, _s: False)
+    play(fleet, 1, lambda _round, _s: True)
+    play(fleet, 1, lambda _round, _s: False)
+    fleet.step_all()
+    message = next(m for to, m in fleet.mail if to == 1 and m.sender == fleet.members[ODD])
+    for frame in (message.frame, message.frame, replace(message.frame, round=message.frame.round + 1000)):
+        fleet.hand(1, replace(message, frame=frame))
+    known = fleet.states[1].reliance[ODD]
+    assert (known.missed, known.sent, known.holds) == (3, 1, False)
+
+
+def test_each_deadline_has_to_be_earned_anew() -> None:
+    known = Reliance(missed=3, sent=100, newest=9, began=9)
+    assert not known.catches_up(10)
+    known = known.miss()
+    assert known.missed == 4 and not known.holds
+    assert [replace(known, sent=sent).holds for sent in (3, 4)] == [False, True]
+
+
+def test_who_makes_up_for_half_of_what_it_is_behind_gets_the_next_deadline() -> None:
+    """A board that was slow, and is level after three: it was seven rounds behind."""
+    known = Reliance(missed=3, sent=2, newest=3, began=3)
+    for newest in (7, 9):
+        assert replace(known, newest=newest).catches_up(10) and known.holds
+    assert not replace(known, newest=5, began=4).catches_up(10)
+    assert not Reliance(missed=1, newest=9, began=5).catches_up(10)  # the first two are free in any case
 
 
 def test_with_nobody_to_rely_on_a_round_takes_the_linger(make_fleet: Any) -> None:

@@ -254,3 +254,13 @@ def test_a_sender_has_its_share_of_files_to_the_last_and_again_once_they_are_gon
         assert len(kept) == 60 // 6 and all(place.in_file for place in kept)
         for place in kept:
             its.drop(place)
+
+
+def test_who_sends_much_takes_the_memory_of_nobody_else(tmp_path: Path) -> None:
+    board = Board(Spool(tmp_path))
+    for _ in range(5):
+        board.get("greedy", bytes(FRAME))
+    for k in range(4):
+        board.get(f"honest-{k}", bytes(FRAME))
+    in_memory = [frame.sender for frame in board.frames if not lies_in_file(frame.data)]
+    assert in_memory == ["greedy", *(f"honest-{k}" for k in range(4))]

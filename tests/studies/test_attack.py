@@ -31,6 +31,7 @@ HONEST = ([1.0, 2.0], [3.0, 2.0], [5.0, 2.0])  # mean (3, 2), standard deviation
     [
         ("sign-flip", 1.0, [10 - 3, 10 - 2]),  # from where the honest were, their mean update backwards
         ("scaled", 10.0, [10 - 30, 10 - 20]),
+        ("ipm", 0.5, [10 - 1.5, 10 - 1]),
         ("alie", 1.5, [10 + 3 - 1.5 * (8 / 3) ** 0.5, 10 + 2]),
     ],
 )
@@ -43,6 +44,24 @@ def test_a_liar_sends_what_its_attack_says(kind, scale, target):
     lie = boards.local_update(3, own, 0).result()
     np.testing.assert_allclose(own + lie.delta, target, rtol=1e-6)
     assert boards.lies(3) and not boards.lies(2) and (lie.examples, lie.loss) == (7, 0.5)
+
+
+def test_a_liar_claims_more_examples_than_anybody_has():
+    boards = AttackedBoards([_Steps(step) for step in (*HONEST, [0.0, 0.0])], Attack("claims", 1, 1.0))
+    x = np.full(2, 10.0, np.float32)
+    honest = [boards.local_update(k, x, 0).result().weight for k in range(boards.honest)]
+    lie = boards.local_update(3, x, 0).result()
+    np.testing.assert_allclose(x + lie.delta, [10 - 3, 10 - 2], rtol=1e-6)
+    assert honest == [7, 7, 7] and lie.weight == 900 * 7
+
+
+def test_claims_of_examples_steer_the_plain_mean_and_no_robust_strategy(base):
+    shared = with_settings(base, {"run.mode": "server", "run.nodes": 8, "run.rounds": 3, "data.partition": "iid"})
+    for strategy, moved in (("fedavg", True), ("fedmedian", False)):
+        lies = ("attack.kind", ["sign-flip", "claims"])
+        cases = cases_of(shared, lies, **{"server.strategy": strategy, "attack.boards": 2})
+        flipped, claimed = (run_case(case, DataSetCache())["loss"]["averaged"] for case in cases)
+        assert (claimed > flipped + 0.1) == moved
 
 
 def cases_of(base, *sweeps, **settings):
@@ -118,6 +137,8 @@ def test_a_robust_strategy_of_a_server_study_bears_two_liars_of_twelve(base, str
             "bulyan needs .*= 11 answers",
         ),
         ({"server.fraction": 0.5}, "a study plays every node in every round"),
+        ({"server.malicious_nodes": 2}, "cannot hold for server.strategy = fedavg"),
+        ({"server.malicious_nodes": 2, "server.strategy": "fedadam"}, "cannot hold for server.strategy = fedadam"),
         ({"server.strategy": "krumm"}, "did you mean krum"),
     ],
 )

@@ -19,6 +19,8 @@ ODD_ONE = "other-model@0-3:2"
 ODD_LATER = "other-model@1.5-4:2"
 ALL_LEAVE = "leave@1.5-2:0,empty-disk@1.8-2.4:1"  # of a star its centre; what is left is out of sight
 
+FRAMED = {"mode": "shell", "topology": "complete", "faults": "byzantine-framing=0.5@5-20:1"}
+
 MUTANTS = (
     # -- joining
     Mutant(
@@ -297,5 +299,20 @@ MUTANTS = (
         ROUNDS,
         (Edit("edgegossip.engine.rates:Rates.arrived", "Call until_s", "$1"),),
         {"codec": "auto", "faults": "slow-link=2,loss=0.2"},
+    ),
+    # -- whole boards, one of whom says of others that they are gone
+    Mutant(
+        "deaths-believed-by-hearsay",
+        "a board takes a member for dead as soon as another says so",
+        ("dpsgd",),
+        (Edit("edgegossip.mesh.membership.detector:Detector._learn", "test DEAD", "False"),),
+        FRAMED,
+    ),
+    Mutant(
+        "word-of-members-above-the-connection",
+        "a neighbour counts as gone because members say so, though its connection lives",
+        ("dpsgd",),
+        (Edit("edgegossip.node.members:NeighbourStatus.take", "BoolOp _link _up", "False"),),
+        FRAMED,
     ),
 )

@@ -6,6 +6,7 @@ from __future__ import annotations
 from lab.sim.mutants.mutant import Edit, Mutant
 
 SYNCHRONOUS = "edgegossip.gossip.rounds:Synchronous."
+RELIANCE = "edgegossip.gossip.rounds:Reliance."
 EARLY_MESSAGES = "edgegossip.gossip.streams:PendingMessages."
 
 MUTANTS = (
@@ -49,6 +50,30 @@ MUTANTS = (
         ("dpsgd", "choco-sgd"),
         (Edit(SYNCHRONOUS + "step", "List SetTimer", "[$0, $1, $3]"),),
         {"faults": "all,loss=0.3"},
+    ),
+    Mutant(
+        "silence-costs-a-deadline-for-ever",
+        "a round waits for a neighbour that never sends, each time anew",
+        ("dpsgd", "choco-sgd", "sgp"),
+        (Edit(RELIANCE + "holds", "BoolOp", "True"),),
+        {"faults": "byzantine-silent=1@0-14:1"},
+    ),
+    Mutant(
+        "never-relied-on-again",
+        "who let two deadlines pass is waited for no more, whatever it sends",
+        ("dpsgd", "choco-sgd", "sgp"),
+        (Edit(RELIANCE + "holds", "BoolOp", "$0"),),
+        {"faults": "pause=2,slow=2"},
+    ),
+    Mutant(
+        "old-rounds-count-as-sent",
+        "messages of rounds that are over make a neighbour reliable again",
+        ("dpsgd", "choco-sgd", "sgp"),
+        (
+            Edit(SYNCHRONOUS + "receive", "Compare near _ahead", "True"),
+            Edit(SYNCHRONOUS + "receive", "Compare newest round", "True"),
+        ),
+        {"faults": "byzantine-round=1@0-14:1", "rounds": 16},
     ),
     Mutant(
         "linger-for-ever",

@@ -216,7 +216,7 @@ class Channel(Endpoint):
             call = self.begin(method)
             try:
                 async with asyncio.timeout(timeout):
-                    await call.write(request)
+                    await call.write(self.stack.says(method, request))
                     answer: Any = await call.read()
             except TimeoutError:
                 raise _error(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded") from None
@@ -430,7 +430,7 @@ class Server:
 
 class Stack:
     """Is what a board's machine has of the network, in one process's life: its connections, and
-    who listens. `heard` hears what arrives."""
+    who listens. `heard` hears what arrives; `says` makes of a question what goes out."""
 
     def __init__(
         self,
@@ -439,9 +439,10 @@ class Stack:
         network: Network,
         of: Callable[[int], Stack],
         heard: Callable[..., None] = lambda *_: None,
+        says: Callable[[str, bytes], bytes] = lambda _, question: question,
     ) -> None:
         self.index, self.process, self.network, self.of = index, process, network, of
-        self.heard = heard
+        self.heard, self.says = heard, says
         self.server: Server | None = None
         self.ends: list[Endpoint] = []
 

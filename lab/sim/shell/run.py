@@ -15,7 +15,7 @@ from edgegossip.types import ConfigError
 from lab.sim import naming, trace
 from lab.sim import schedule as schedules
 from lab.sim.checkers import RULES
-from lab.sim.faults import BYZANTINE, KINDS, parse
+from lab.sim.faults import BYZANTINE, FRAMING, KINDS, parse
 from lab.sim.naming import Named
 from lab.sim.run import START_S, FaultInjector, Outcome
 from lab.sim.schedule import Options, Schedule, of, pick
@@ -23,8 +23,9 @@ from lab.sim.shell.world import Board, ShellWorld
 
 NODES = 2, 3, 3, 4, 4, 5
 ROUNDS = 8, 24
-SHELL_KINDS = {  # no liars, no other models, and time goes one way
-    name: kind for name, kind in KINDS.items() if name not in (*BYZANTINE, "other-model", "clock-jump")
+SHELL_KINDS = {  # who lies does so about members; no other models, and time goes one way
+    **{name: kind for name, kind in KINDS.items() if name not in (*BYZANTINE, "other-model", "clock-jump")},
+    FRAMING.name: FRAMING,
 }
 SHELL_RULES = {
     "crash": "nothing is raised but what ends a run",
@@ -58,9 +59,8 @@ def draw(seed: int, options: Options) -> Schedule:
         algorithms=options.algorithms or able,
         nodes=options.nodes or pick(seed, "nodes", NODES),
         rounds=rounds,
-        faults=",".join((options.faults, *(f"-{kind}" for kind in KINDS if kind not in SHELL_KINDS))),
     )
-    return replace(schedules.draw(seed, options), mode="shell")
+    return replace(schedules.draw(seed, options, SHELL_KINDS), mode="shell")
 
 
 def run_shell(schedule: Schedule, *, say: trace.Say | None = None) -> Outcome:
@@ -110,7 +110,7 @@ def _first_boot(world: ShellWorld, injector: FaultInjector, board: Board) -> Non
 
 def _watch(world: ShellWorld) -> None:
     world.look()
-    up = [b.index for b in world.nodes if b.up and not (world.left and (b.node is None or b.node.engine.view is None))]
+    up = [b.index for b in world.nodes if b.up and not (world.lacks and (b.node is None or b.node.engine.view is None))]
     if not up and world.clock.now > world.schedule.seconds:
         world.clock.stop()
     elif world.clock.now > world.settled_s + LATEST_S:

@@ -12,7 +12,7 @@ import math
 import re
 import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -29,6 +29,7 @@ from edgegossip.memory import Spool
 from edgegossip.mesh._proto import membership_pb2 as pb
 from edgegossip.mesh.membership import wire as membership
 from edgegossip.mesh.membership.manifest import parse as parse_manifest
+from edgegossip.mesh.membership.protocol import Status
 from edgegossip.mesh.wire import ChunkView, parse_request
 from edgegossip.node.bootstrap import JoinedRun, found
 from edgegossip.node.gossip_node import GossipNode, Model
@@ -44,7 +45,7 @@ from edgegossip.types import DecodeError, LocalUpdate, Metrics, NodeId, Round, R
 from lab.sim import checkers, naming, trace
 from lab.sim.checkers import Violation
 from lab.sim.disk import StoredDisk
-from lab.sim.faults import CRASHES, KINDS, Fault
+from lab.sim.faults import CRASHES, EVERY_KIND, FRAMING, Fault
 from lab.sim.network import Clock, Network
 from lab.sim.schedule import Schedule, layout_of, of
 from lab.sim.schedule import Workload as Training
@@ -64,6 +65,8 @@ READ_S = 0.3  # until a frame that has come to a machine is read by a process th
 _LOST = re.compile(r"its message of round (\d+) was lost")
 _SILENT = re.compile(r"no message of round (\d+) within")
 _PLACE = re.compile(r"10\.0\.0\.(\d+)")
+LIE_S = 1.0  # between two lies of one who frames others: each is refuted, and news for all
+GONE = Status.SUSPECT, Status.DEAD, Status.LEFT
 SAID = 100  # of a trace's events: those of this kind are of records
 
 
@@ -129,7 +132,7 @@ class Meters(NodeMeters):
 class Trains(Workload):
     """Trains in miniature, and takes its time."""
 
-    def __init__(self, training: Training, index: int, process: Process, compute_s: float) -> None:
+    def __init__(self, training: Training, index: int, process: Process, compute_s: Callable[[], float]) -> None:
         self._training, self._index, self._process, self._compute_s = training, index, process, compute_s
         self._layout = layout_of(training.starts[0].size)
 
@@ -144,7 +147,7 @@ class Trains(Workload):
 
     @override
     def local_update(self, x: Vec, round: Round, correction: Vec | None = None) -> LocalUpdate:
-        self._process.sleep(self._compute_s)
+        self._process.sleep(self._compute_s())
         return self._training.update(self._index, x, False)
 
     @override
@@ -182,11 +185,14 @@ class Board(Sink):
         self.stack: Stack | None = None
         self.node: GossipNode | None = None
         self.leaves = False
+        self.paused_s = 0.0  # when it last began to stand still
         self.resumed_s, self.gone_s = -math.inf, math.inf  # when it went on; since when no process is here
         self.died_s = math.inf  # when the process before this one did
         self.heard_of_s: dict[int, float] = {}  # when it last said that another is there, or gone
         self.dead: set[int] = set()  # whom the members hold for dead, as it says
         self.came: dict[tuple[int, Round], float] = {}  # (sender, round): when such a frame was here first
+        self.rows: dict[int, pb.Row] = {}  # what it last told of each member
+        self.lies, self.lied_s = 0, -math.inf
 
     # -- processes
 
@@ -201,7 +207,7 @@ class Board(Sink):
         self.dead.clear()
         seed = Random(f"{world.schedule.seed}/process/{self.index}/{self.process}")
         self.alive = Process(world.clock, seed, self._crashed)
-        self.stack = Stack(self.index, self.alive, world.network, world.stack_of, self._heard)
+        self.stack = Stack(self.index, self.alive, world.network, world.stack_of, self._heard, self._says)
         self.alive.start(self._main, self.name)
 
     def kill(self) -> None:
@@ -216,6 +222,7 @@ class Board(Sink):
         """Let the process stand still."""
         assert self.alive is not None
         self.paused = self.alive.paused = True
+        self.paused_s = self.world.clock.now
 
     def unpause(self) -> None:
         """Let it go on."""
@@ -282,7 +289,9 @@ class Board(Sink):
         world, process = self.world, self.alive
         assert process is not None
         process.sleep(world.load_s[self.index])
-        workload = Trains(world.training, self.index, process, world.compute_s[self.index])
+        workload = Trains(
+            world.training, self.index, process, lambda: world.compute_s[self.index] * world.slow[self.index]
+        )
         view = replace(make_view(spec, workload.layout), boot=process.random.getrandbits(48))
         files = self.disk.of(process)
         checkpointer = Checkpointer(spec, view, workload, FOLDER, self, files, process)
@@ -332,10 +341,33 @@ class Board(Sink):
     def close(self) -> None:
         pass
 
+    def _says(self, method: str, question: bytes) -> bytes:
+        """Return a question as it goes out: who frames others tells now and then that one of them
+        is gone, for which it names all as witnesses."""
+        if method != membership.PROBE:
+            return question
+        asked = membership.parse(pb.ProbeRequest, question)
+        self.rows.update((row.member, row) for row in asked.rows)
+        others = sorted(self.rows.keys() - {self.index, self.world.members.index(asked.receiver)})
+        if self.index not in self.world.liars or not others or self.world.clock.now < self.lied_s + LIE_S:
+            return question
+        self.lies, self.lied_s = self.lies + 1, self.world.clock.now
+        self.world.seen[FRAMING.name] += 1
+        row = pb.Row()
+        row.CopyFrom(self.rows[others[int(self.world.lie() * len(others))]])
+        row.status = GONE[int(self.world.lie() * len(GONE))].value  # type: ignore[assignment]  # an enum's number
+        row.incarnation += 2 * self.lies
+        row.accusers = 2 ** len(self.world.members) - 1 - 2**row.member
+        rows = [other for other in asked.rows if other.member != row.member]
+        del asked.rows[:]
+        asked.rows.extend([*rows, row])
+        return asked.SerializeToString()
+
     def _heard(self, sender: int, kind: str, *rest: Any) -> None:
         now = self.world.clock.now
-        if kind == "close":  # what came just before may be lost with the connection
-            self.came = {key: s for key, s in self.came.items() if key[0] != sender or s < now - READ_S}
+        if kind == "close":  # what came just before, or while it stood still, may be lost with the connection
+            read_s = min(now, self.paused_s if self.paused else now) - READ_S
+            self.came = {key: s for key, s in self.came.items() if key[0] != sender or s < read_s}
         if kind != "message":
             return
         try:
@@ -350,7 +382,7 @@ class Board(Sink):
 
 def _hits(fault: Fault, i: int, j: int) -> bool:
     """Whether a fault concerns two boards, or the link between them."""
-    match KINDS[fault.kind].scope:
+    match EVERY_KIND[fault.kind].scope:
         case "edge":
             return {i, j} == set(fault.nodes)
         case "side":
@@ -382,6 +414,10 @@ class ShellWorld:
         self.network = Network(self.clock, of(seed, "network"), n, self._deliver, self.seen)
         self.nodes = [Board(self, i) for i in range(n)]
         self.detector = SimpleNamespace(changed=lambda pairs: None, node_changed=lambda i: None)
+        self.slow = [1.0] * n  # how many times longer training takes a board
+        self.liars: dict[int, list[tuple[str, float]]] = {}  # as in `world.World`
+        self.lied: set[int] = set()
+        self.lie = of(seed, "byzantine").random
         self.restarts, self.left = 0, False  # whether somebody has left
         self.progress_s, self.began_s = [0.0] * n, [0.0] * n
         self.ended: set[int] = set()  # boards that came to the end of the run, or gave up
@@ -467,7 +503,9 @@ class ShellWorld:
         peer = str(fields.get("peer"))
         if peer in self.members:
             j = self.members.index(peer)
-            if name in ("suspect", "peer-down", "member-dead") and (fault := self._false(board, name, text, j)):
+            if name in ("suspect", "peer-down", "peer-left", "member-dead") and (
+                fault := self._false(board, name, text, j)
+            ):
                 self.violate("blame", i, f"{fault}: {text}")
             board.noted(name, j, now)
         if name == "starved" and now > board.resumed_s + 1.0:
@@ -491,7 +529,7 @@ class ShellWorld:
             # It reports a round a deadline after it sent its message at most.
             sent = any(r == int(lost[1]) and s > quiet_s + self.schedule.deadline_s + 1.0 for r, s in other.reports)
             return "it sent it, and the connection was whole or is again" if sent else ""
-        if name != "suspect" and other.leaves and self.began_s[j] and self._unhurt_s(i, j) > CAUSE_S:
+        if name not in ("suspect", "peer-left") and other.leaves and self.began_s[j] and self._unhurt_s(i, j) > CAUSE_S:
             return "it had left, and said so"
         if name == "suspect":  # some time after a fault, or after somebody began late, nobody is behind
             hits = (self._over_s(f) for f in self.schedule.faults if f.start < now)
@@ -534,6 +572,12 @@ class ShellWorld:
 
     # -- looks
 
+    @property
+    def lacks(self) -> bool:
+        """Whether a board that has not begun may wait for ever: for one that left before it came,
+        or that never came."""
+        return self.left or not all(board.process for board in self.nodes)
+
     def look(self) -> None:
         """Every second: whoever does not get on has stalled."""
         for board in self.nodes:
@@ -542,7 +586,7 @@ class ShellWorld:
                 self.progress_s[i] = now
                 continue
             begun = board.node is not None and board.node.engine.view is not None
-            if not begun and self.left:  # it waits for one that left before it came
+            if not begun and self.lacks:
                 continue
             most_s = 3 * self.schedule.deadline_s + checkers.SLACK_S if begun else BEGINS_S
             if now - self.progress_s[i] > most_s:

@@ -51,6 +51,11 @@ def test_for_people_the_address_is_said(folder: RunFolder, capsys: pytest.Captur
     assert "metrics: http://127.0.0.1:" in said and "lost pi-01: no answer" in said
 
 
+def test_a_port_alone_is_for_programs_of_this_machine(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    Outputs(metrics="0").open(folder, recipe(), ("pi-01",)).close()
+    assert "metrics: http://127.0.0.1:" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("where", ["metrics", ":9464", "127.0.0.1:99999", "::1:9464"])
 def test_an_address_that_is_none_is_refused(folder: RunFolder, where: str) -> None:
     with pytest.raises(ConfigError, match="--metrics .* write "):

@@ -61,13 +61,16 @@ def test_who_is_weighed_is_known(name: str) -> None:
     assert bool({Aux.PUSH_SUM_WEIGHT, Aux.EXAMPLES, Aux.STEPS} & set(numbers)) == (name in faults.WEIGHED)
 
 
-def test_a_flood_comes_besides_what_is_drawn_and_changes_nothing_else() -> None:
+BESIDES = "byzantine-flood", "other-model", "byzantine-silent", "byzantine-round", "slow"
+
+
+def test_what_has_a_share_comes_besides_what_is_drawn_and_changes_nothing_else() -> None:
     found = {seed: drawn("all", seed) for seed in range(2000)}
     flooded = [seed for seed, those in found.items() if any(f.kind == "byzantine-flood" for f in those)]
     assert 0.03 < len(flooded) / len(found) < 0.05
-    for seed in flooded:
-        rest = tuple(f for f in found[seed] if f.kind not in ("byzantine-flood", "other-model"))
-        assert rest == drawn("all,-byzantine-flood,-other-model", seed)
+    without = ",".join(("all", *(f"-{kind}" for kind in BESIDES)))
+    for seed, those in found.items():
+        assert tuple(f for f in those if f.kind not in BESIDES) == drawn(without, seed)
 
 
 def test_asked_kinds_come_as_often_as_asked_and_a_strength_is_kept() -> None:

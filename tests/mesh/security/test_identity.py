@@ -113,13 +113,15 @@ def test_a_board_in_quarantine_hears_why_and_for_how_long(fleet, pair, monkeypat
         client.request_join(addresses.parse(b.address, "address"), "c", fleet.security("c"))
 
 
-@pytest.mark.parametrize("length_s", [300.0, 0.5])
-def test_a_board_in_quarantine_is_down_both_ways_and_back_afterwards(fleet, pair, monkeypatch, length_s):
-    """Nobody waits for a board that it lets nothing in of."""
+@pytest.mark.parametrize(("length_s", "calls"), [(300.0, True), (0.5, True), (0.5, False)])
+def test_a_board_in_quarantine_is_down_both_ways_and_back_afterwards(fleet, pair, monkeypatch, length_s, calls):
+    """Nobody waits for a board that it lets nothing in of; and then it is tried again, whether it
+    `calls` or not."""
     monkeypatch.setattr(Quarantine, "FIRST_S", length_s)
     _, b = pair
     with GrpcTransport("c", RUN, limits=LIMITS, security=fleet.security("c")) as c:
-        c.connect({"b": b.address})
+        c.expect(["b"])
+        c.connect({"b": b.address} if calls else {})
         b.connect({"c": c.address})
         wait_for(b, PeerUp, lambda e: e.peer == "c")
         converse(fleet, "c", b.address, b"\xff\xff")
