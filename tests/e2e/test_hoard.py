@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
+from lab.soak.attack import EVIL, HOARD, OWN_ROUNDS, PATIENCE_S, ROWS, Stolen, Watch, hoard, layout_of, play
 from lab.soak.boards import fleet
-from tests.e2e.attack import EVIL, HOARD, OWN_ROUNDS, PATIENCE_S, ROWS, Stolen, Watch, hoard, layout_of, play
 
 SETTINGS = (
     *("model.name=lab.soak.slow_mlp:slow_mlp", "model.params.hidden=[7000]", "model.params.pause_s=0.2"),

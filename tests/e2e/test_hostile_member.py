@@ -30,8 +30,8 @@ from edgegossip.security import tls
 from edgegossip.security.identity import Identity
 from edgegossip.types import PeerError
 from edgegossip.update.client import CHECK_IN, RELEASE, REVOCATIONS, Client
+from lab.soak.attack import EVIL, Watch
 from lab.soak.servers import COORDINATOR, server_fleet
-from tests.e2e.attack import EVIL, Watch
 
 SEED = 5
 ELSEWHERE = "127.0.0.2"  # boards of one address share how often it may connect

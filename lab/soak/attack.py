@@ -1,6 +1,6 @@
 """One member of a fleet turns against the others: what they lose, beside what they did before.
 
-    python -m tests.e2e.attack --row silent --boards 8 --mode gossip
+    python -m lab.soak.attack --row silent --boards 8 --mode gossip
 
 A fleet as people start it: certificates, one process a board. All are honest for a while; then
 `evil` does what ROW says, with its own process (`IN_BOARD`) or from this one with its certificate
@@ -421,7 +421,7 @@ def play(row: str, size: int, mode: str, attack_s: float = ATTACK_S, *more: str)
         when = folder / "when"
         params = {"pause_s": PAUSE_S, "hidden": f"[{hidden}]", "row": row, "when": when}
         settings = (
-            "model.name=tests.e2e.attack:model",
+            "model.name=lab.soak.attack:model",
             *(f"model.params.{key}={value}" for key, value in params.items()),
             *("training.lr=0.02", "training.local_steps=1", "run.rounds=1000000", "evaluation.every=1000000"),
             *(f"{part}.deadline_s={DEADLINE_S}" for part in ("gossip", "server")),
