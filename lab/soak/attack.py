@@ -24,8 +24,9 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
+from http.client import HTTPSConnection
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import ModuleType
@@ -301,8 +302,7 @@ def rumours(_boards: Boards, stolen: Stolen, over: Event) -> None:
             for k, entry in stolen.rows
             if stolen.members[k] not in (to, EVIL)
         )
-        envelope = wire.Envelope(stolen.manifest.run_id, stolen.manifest.hash, EVIL, to)
-        await ask(stolen, to, wire.request(envelope, Ping(number, View(number, rows))))
+        await ask(stolen, to, wire.request(stolen.manifest, EVIL, to, Ping(number, View(number, rows))))
 
     asyncio.run(again_and_again(stolen, over, lie))
 
@@ -337,17 +337,16 @@ def metrics(boards: Boards, _stolen: Stolen, over: Event) -> None:
 def nested(boards: Boards, stolen: Stolen, over: Event) -> None:
     """Three documents of brackets at a time: of 64 MiB, or as large as a Hello may be."""
     if isinstance(boards, ServerFleet):
-        import httpx
-
         from edgegossip.flower.connection import JOIN_PATH, BoardCredentials
         from edgegossip.security.identity import Identity
 
         context = BoardCredentials.of(Identity.load(boards.identity(EVIL))).context
-        where, large = f"https://127.0.0.1:{boards.port}{JOIN_PATH}", brackets(64 << 20)
+        large = brackets(64 << 20)
 
         def send() -> None:
-            with httpx.Client(verify=context, timeout=20) as client:
-                client.post(where, content=large)
+            with closing(HTTPSConnection("127.0.0.1", boards.port, timeout=20, context=context)) as connection:
+                connection.request("POST", JOIN_PATH, large)
+                connection.getresponse().read()
 
         async def bring(_: str) -> None:
             await asyncio.gather(*(asyncio.to_thread(send) for _ in range(3)), return_exceptions=True)
