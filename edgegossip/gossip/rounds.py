@@ -35,6 +35,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any, TypeAlias
 
+import numpy as np
 from typing_extensions import override
 
 from edgegossip.choices import Range
@@ -127,7 +128,8 @@ class State:
     refused: frozenset[int] = frozenset()  # senders whose message of this round could not be used
     lingering: bool = False  # the quorum is there
     sessions: int = 0  # that this process has opened
-    claims: Mapping[int, Round] = field(default_factory=dict)  # who says we are far behind; their round
+    # Who says that we are far behind: their round, and their model where neighbours may lie.
+    claims: Mapping[int, tuple[Round, Any]] = field(default_factory=dict)
     reliance: Mapping[int, Reliance] = field(default_factory=dict)  # on who has let a deadline pass
     late: int = 0  # messages of a round that was over, dropped
     duplicates: int = 0  # second messages of one sender and round, dropped
@@ -869,7 +871,8 @@ class Synchronous(GossipAlgorithm[State]):
     #
     # It goes on in the others' round when at least half of its in-neighbours that are up are far
     # ahead: half, not more, because after a split heals a node of a ring has one neighbour on
-    # either side of it. A single one of many cannot lead it where it likes. On a ring each
+    # either side of it. A single one of many cannot lead it where it likes, nor can all of those
+    # that may lie, however few are up. On a ring each
     # neighbour is half of them, so that one message is not enough: it goes no further than two
     # messages of different rounds, both of which can be decoded, bear out.
 
@@ -892,7 +895,12 @@ class Synchronous(GossipAlgorithm[State]):
             return None
         alive = self._alive(s)
         far = [r for j in alive if (r := self._borne_out(s, j, limit)) is not None]
-        return min(far) if far and 2 * len(far) >= len(alive) else None
+        return min(far) if far and self._lead(len(far), len(alive)) else None
+
+    def _lead(self, far: int, alive: int) -> bool:
+        """Tell whether so many of those that are up lead us: half of them, and not only liars."""
+        malicious = self.scheme.malicious
+        return 2 * far >= alive and (far > malicious or not malicious)
 
     def _borne_out(self, s: State, j: int, limit: Round) -> Round | None:
         """Return the round before the last that j sent a message of, if the last is beyond `limit`
@@ -914,17 +922,22 @@ class Synchronous(GossipAlgorithm[State]):
 
     def _claim(self, s: State, sender: int, round: Round, model: Vec) -> Outcome:
         """Take note that a neighbour finds us far behind; once half of them do, take over the model
-        of the last one."""
+        of the last one. Where neighbours may lie, the nearest: it is no farther off than an honest
+        one."""
         name = s.view.members[sender]
         messages.require_proportion(name, model, self.scheme.model(s.math), s.view.layout, s.ctx.ahead(round))
         if round <= s.round + self._ahead(s):  # not any more
             return self._proceed(s)
-        s = replace(s, claims={**s.claims, sender: round})
+        s = replace(s, claims={**s.claims, sender: (round, model if self.scheme.malicious else None)})
         alive = self._alive(s)
-        if 2 * sum(j in alive for j in s.claims) < len(alive):
+        claims = [(j, *s.claims[j]) for j in alive if j in s.claims]
+        if not self._lead(len(claims), len(alive)):
             return self._proceed(s)
+        if self.scheme.malicious:
+            own = self.scheme.model(s.math)
+            sender, round, model = min(claims, key=lambda claim: float(np.linalg.norm(claim[2] - own)))
         s, actions = self._skip_to(s, round, model)
-        return s, [Adopted(name, round), *actions]
+        return s, [Adopted(s.view.members[sender], round), *actions]
 
     def _skip_to(self, s: State, target: Round, model: Vec | None) -> Outcome:
         """Go on in round `target`; an update that waited to be mixed is kept, unmixed, unless there
