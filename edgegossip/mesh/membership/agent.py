@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from edgegossip.mesh.tls_security import TlsSecurity
     from edgegossip.security.identity import Identity
 
-# Of one member. News that goes on and on makes some 7 a second, probes for others 5 more: what a
+# Of one member. News that goes on and on makes 5 a second, probes for others 5 more: what a
 # member cannot be made to do by others is a reason to refuse it, and no strike until it has gone on
 # in spite of many refusals.
 CALLS_PER_S, CALL_BURST, PATIENCE = 20.0, 300.0, 100.0

@@ -128,6 +128,7 @@ class Disseminator:
         self._told: dict[int, int] = {}  # how often each was told the present news
         self._digest: int | None = None  # of the table, when it is needed
         self._spread_s = now_s  # when news is told next
+        self._rested_s = now_s  # not before: news that comes and comes is no reason to ask without end
         self._out: list[Output] = []
 
     def _update(self, member: int, entry: MemberEntry, now_s: float) -> bool:
@@ -136,7 +137,7 @@ class Disseminator:
             return False
         self.table[member] = entry
         self._digest, self._told = None, {}
-        self._spread_s = min(self._spread_s, now_s)
+        self._spread_s = min(self._spread_s, max(now_s, self._rested_s))
         return True
 
     def _next_number(self) -> int:
@@ -178,7 +179,8 @@ class Disseminator:
         for k in self._random.sample(behind, min(len(behind), self.settings.spread_to)):
             self._told[k] = self._told.get(k, 0) + 1
             self._ping(k, now_s)
-        self._spread_s = now_s + self.settings.spread_s if behind else math.inf
+        self._rested_s = now_s + self.settings.spread_s
+        self._spread_s = self._rested_s if behind else math.inf
 
     def _forget_pings(self, now_s: float) -> None:
         oldest_s = now_s - _FORGET_S

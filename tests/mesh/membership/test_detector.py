@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from edgegossip.mesh.membership.agent import CALLS_PER_S
 from edgegossip.mesh.membership.protocol import (
     MAX_INCARNATION,
     MAX_STEP,
     Changed,
     MemberEntry,
+    Message,
     Ping,
+    PingReq,
     Refuted,
     Stalled,
     Status,
@@ -241,6 +245,30 @@ def test_a_lie_that_cannot_be_outdone_is_outdone(status: Status, to: int) -> Non
     assert all_alive(world) and world.agree() and not world.refused and not world.named_dead
     assert {node.table[0].address for node in world.nodes.values()} == {"10.0.0.0:7700"}
     assert world.nodes[0].table[0].incarnation <= 2 * MAX_STEP
+
+
+@pytest.mark.parametrize("status", [Status.SUSPECT, Status.LEFT])
+@pytest.mark.parametrize("members", [4, 6])
+def test_one_member_cannot_have_honest_boards_ask_each_other_too_often(members: int, status: Status) -> None:
+    """So often that they refuse each other, and in the end put each other into quarantine."""
+    world = World(members, 1, wire=True, delay_s=(0.001, 0.003))
+    asked, deliver, seconds = Counter[tuple[int, int]](), world._deliver, 10
+
+    def counted(a: int, b: int, message: Message) -> None:
+        if isinstance(message, Ping | PingReq):
+            asked[a, b] += 1
+        if b == 3 and isinstance(message, Ping | PingReq):  # it was taken over, and answers with lies
+            for about in world.nodes.keys() - {a, 3}:
+                lie(world, a, about, HIGHEST, status)
+        deliver(a, b, message)
+
+    world._deliver = counted  # type: ignore[method-assign]
+    for _ in range(19 * seconds):
+        for k in world.nodes.keys() - {3}:
+            for about in world.nodes.keys() - {k, 3}:
+                lie(world, k, about, HIGHEST, status)
+        world.run(1 / 19)
+    assert max(asked.values()) <= CALLS_PER_S * seconds
 
 
 @pytest.mark.parametrize("members", [4, 6])
