@@ -228,13 +228,14 @@ class Detector(Disseminator):
         # Members that are not to be believed any more, and the sessions that lost their right.
         self._evicted: dict[int, int] = {}
         for k, entry in known:
-            self.table[k] = merge(self.table[k], bounded(entry, self.table[k]))
+            entry = bounded(entry, self.table[k])
             if k == me:  # our earlier process: its suspicion ends with it
+                self.table[k] = merge(self.table[k], entry)
                 continue
-            if self.table[k].status is Status.LEFT and entry.address:
-                self._left[k] = now_s, self.settings.retry_s
+            self.table[k] = self._with_hearsay(k, entry)
             if self.table[k].status is Status.SUSPECT:
                 self._suspected_s[k] = now_s
+                self._prompted[k] = now_s + random.uniform(0, self.settings.interval_s / 2)
         last = self.table[me].incarnation
         self.table[me] = MemberEntry(Status.ALIVE, last + 1, session, address)
         self._next_probe_s = now_s + random.uniform(0, self.settings.interval_s)
