@@ -258,6 +258,8 @@ class ServerEngine:
             for name in missing:
                 change = self._boards.absent_from_start(name, f"it did not join within {self._join_s:g} s")
                 self._down(change.name, change.reason)
+        for name, problem in self._agreements.settle(self._boards.expected).items():
+            self._dismiss(name, problem)
         self._phase = self._waiting_for_boards  # nobody is joining any more: now there must be enough
         self._check_enough()
         begins = f"training goes on in round {self.round}" if self._resumed else "training starts"
@@ -635,7 +637,7 @@ class ServerEngine:
             self._byes |= self._ask({address: Bye(self._words, self._failed, self._parting)}, "bye")
 
     def _disagreement(self, name: NodeId, said: str) -> str:
-        """Return why a board that joins does not fit those before it; "" where it does."""
+        """Return why a board that joins does not fit; "" where it does, as far as it is decided."""
         if name not in self._boards.expected:
             return ""  # it is not one of ours, and nothing that it says counts
         try:
@@ -651,6 +653,14 @@ class ServerEngine:
             change = self._boards.absent_from_start(name, problem)
             self._down(change.name, change.reason)
         self._log("refused", f"{name} cannot take part: {problem}", peer=name)
+
+    def _dismiss(self, name: NodeId, problem: str) -> None:
+        """Go on without a board that has joined and does not fit, and tell it why."""
+        self._log("refused", f"{name} cannot take part: {problem}", peer=name)
+        board, change = self._boards.by_name(name), self._boards.ended(name, problem)
+        if board is not None and change is not None:
+            self._down(name, change.reason)
+            self._ask({board.address: Bye(f"{name} cannot take part: {problem}", failed=True)}, "bye")
 
     def _give_up(self) -> None:
         """Give up on answers that do not come although their boards are alive: lost on their way,
