@@ -461,7 +461,8 @@ class ServerEngine:
         if not found:
             return self._go(self._looking_for_evaluator)
         if not self._plan.evaluates_everywhere:
-            self._evaluations.record(self.round - 1, *found.values())
+            ((name, metrics),) = found.items()
+            self._evaluations.record(self.round - 1, metrics, name)
             return self._complete()
         if faults := {n: reason for n, reason in final.faults.items() if n not in self._evaluations.without}:
             said = "; ".join(f"{name}: {reason}" for name, reason in faults.items())
