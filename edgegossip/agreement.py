@@ -138,6 +138,26 @@ def difference(mine: Agreement, theirs: Agreement, here: str = "here", there: st
     return ""
 
 
+def outvoted(said: Mapping[str, Agreement]) -> dict[str, str]:
+    """Return who differs from the most of those that state a fact, or, of two parts of one size,
+    from that of the first, each with the sentence of `difference`. `said`: by where.
+
+    Example:
+        >>> two, one = Agreement({"values": 2}), Agreement({"values": 1})
+        >>> list(outvoted({"on a": one, "on b": two, "on c": two}))
+        ['on a']
+    """
+    left, found = dict(said), dict[str, str]()
+    for name in _KINDS:
+        facts = {where: Agreement({name: of.facts[name]}) for where, of in left.items() if name in of.facts}
+        most = max(facts, key=lambda at: sum(not difference(facts[at], of) for of in facts.values()), default="")
+        for where, fact in facts.items():
+            if differs := difference(fact, facts[most], where, most):
+                found[where] = differs
+                del left[where]
+    return found
+
+
 def unlike(sizes: Mapping[str, Mapping[str, float]]) -> str:
     """Return "" where boards' inputs are of one size, else a sentence with whose are not. `sizes`:
     by board, of each column as a model gets it; no fact, as boards may differ in it.

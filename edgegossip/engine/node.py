@@ -171,6 +171,7 @@ class NodeEngine:
         self._since_s = 0.0  # when the exchange began
         self._trains_since_s = 0.0  # when the update was asked for
         self._rates: Rates | None = None  # where the codec leaves the rate to us
+        self._jumps, self._jumped_s = JUMPS, 0.0  # how many may be told, and when that was so
         self._adopted = False  # since the update in progress was begun: it is of a model that was given up
         # Catching up.
         self._catching_up = False
@@ -595,13 +596,23 @@ class NodeEngine:
                     adopted = self._adopted = True
                     self._effects.append(events.ModelAdopted(node, round, self.state))
                     text = f"had been left behind: took over the model of {node} and goes on in round {round}"
-                    self._log("adopted", text, peer=node)
-        if self.round > before + 1 and not adopted:
+                    if self._may_tell_jump():
+                        self._log("adopted", text, peer=node)
+        if self.round > before + 1 and not adopted and self._may_tell_jump():
             self._log("left-behind", f"had been left behind in round {before}: goes on in round {self.round}")
         if done is not None:
             self._round_ended(done)
         elif adopted:
             self._end_catch_up()
+
+    def _may_tell_jump(self) -> bool:
+        """Tell whether a line may say that rounds were left out: a neighbour that lies can lead a
+        board on with every few messages."""
+        regained = (self._now_s - self._jumped_s) / self._patience.announce_s
+        self._jumps, self._jumped_s = min(JUMPS, self._jumps + regained), self._now_s
+        told = self._jumps >= 1
+        self._jumps -= told
+        return told
 
     def _log(self, event: str, text: str, **fields: str) -> None:
         self._effects.append(Log(event, text, fields or _NOTHING))
@@ -611,6 +622,7 @@ class NodeEngine:
         self._effects.append(Failed(reason))
 
 
+JUMPS = 32.0  # lines about rounds that were left out at once; then one each `Patience.announce_s`
 _WITHOUT_ROUND = (wire.Kind.STATE, wire.Kind.HELLO)  # kinds that tell a round rather than belong to one
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 

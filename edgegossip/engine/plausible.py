@@ -86,7 +86,8 @@ class ExampleClaims(Generic[Key]):
     claim is then refused only when it is also beyond what one board has at all (SINGLE). `claimed`
     holds what each board whose update was used claimed last; it belongs into checkpoints."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "update") -> None:
+        self._what = what
         self.claimed: dict[Key, float] = {}
 
     def refused(self, claims: Mapping[Key, float]) -> dict[Key, str]:
@@ -97,7 +98,7 @@ class ExampleClaims(Generic[Key]):
         typical = _lower_median(known)
         most = EXAMPLES_RATIO * typical if len(known) >= ENOUGH else max(SINGLE, EXAMPLES_RATIO * typical)
         return {
-            key: f"the update claims to be from {claim:g} examples, {claim / typical:.3g} times as many as the typical one"
+            key: f"the {self._what} claims to be from {claim:g} examples, {claim / typical:.3g} times as many as the typical one"
             for key, claim in claims.items()
             if claim > most
         }

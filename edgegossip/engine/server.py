@@ -257,6 +257,8 @@ class ServerEngine:
                 return False
             for name in missing:
                 self._absent_from_start(name, f"it did not join within {self._join_s:g} s")
+        for name, problem in self._agreements.settle(self._boards.expected).items():
+            self._dismiss(name, problem)
         self._phase = self._waiting_for_boards  # nobody is joining any more: now there must be enough
         self._check_enough()
         begins = f"training goes on in round {self.round}" if self._resumed else "training starts"
@@ -460,7 +462,8 @@ class ServerEngine:
         if not found:
             return self._go(self._looking_for_evaluator)
         if not self._plan.evaluates_everywhere:
-            self._evaluations.record(self.round - 1, *found.values())
+            ((name, metrics),) = found.items()
+            self._evaluations.record(self.round - 1, metrics, name)
             return self._complete()
         if faults := {n: reason for n, reason in final.faults.items() if n not in self._evaluations.without}:
             said = "; ".join(f"{name}: {reason}" for name, reason in faults.items())
@@ -640,7 +643,7 @@ class ServerEngine:
             self._byes |= self._ask({address: Bye(self._words, self._failed, self._parting)}, "bye")
 
     def _disagreement(self, name: NodeId, said: str) -> str:
-        """Return why a board that joins does not fit those before it; "" where it does."""
+        """Return why a board that joins does not fit; "" where it does, as far as it is decided."""
         if name not in self._boards.expected:
             return ""  # it is not one of ours, and nothing that it says counts
         try:
@@ -655,6 +658,14 @@ class ServerEngine:
         if self._phase == self._gathering and name in self._boards.not_joined():
             self._absent_from_start(name, problem)
         self._log("refused", f"{name} cannot take part: {problem}", peer=name)
+
+    def _dismiss(self, name: NodeId, problem: str) -> None:
+        """Go on without a board that has joined and does not fit, and tell it why."""
+        self._log("refused", f"{name} cannot take part: {problem}", peer=name)
+        board = self._boards.by_name(name)
+        if self._boards.ended(name, problem) and board is not None:
+            self._down(name, problem)
+            self._ask({board.address: Bye(f"{name} cannot take part: {problem}", failed=True)}, "bye")
 
     def _give_up(self) -> None:
         """Give up on answers that do not come although their boards are alive: lost on their way,

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from edgegossip.agreement import Agreement, difference
+from edgegossip.agreement import Agreement, difference, outvoted
 from edgegossip.types import NodeId, PeerError, Round, RunError
 
 Address: TypeAlias = int  # the number by which the transport reaches one process of a board
@@ -192,11 +192,14 @@ class Boards:
 
 
 class Agreements:
-    """Compares what the boards of one run claim, of what all must have alike. Who states a fact
-    first decides it for those who come later; `coordinator` comes before all."""
+    """Compares what the boards of one run claim, of what all must have alike. What most of those
+    state that are there when the run begins counts (who is first may lie), and for those who come
+    later what was stated before; `coordinator` comes before all."""
 
     def __init__(self, coordinator: Agreement) -> None:
         self._said = {"at the coordinator": coordinator}
+        self._heard: dict[str, Agreement] = {}  # of boards, before the run begins
+        self._settled = False
 
     @property
     def common(self) -> Agreement:
@@ -218,7 +221,16 @@ class Agreements:
         for where, said in self._said.items():
             if where != place and (differs := difference(theirs, said, place, where)):
                 raise PeerError(differs)
-        self._said[place] = theirs
+        (self._said if self._settled else self._heard)[place] = theirs
+
+    def settle(self, boards: Iterable[NodeId]) -> dict[NodeId, str]:
+        """Begin the run; return whom of `boards`, in the order of the run, it goes on without, and
+        why."""
+        heard = {place: self._heard[place] for name in boards if (place := f"on {name}") in self._heard}
+        found = outvoted(heard)
+        self._said |= {place: said for place, said in heard.items() if place not in found}
+        self._settled = True
+        return {place.removeprefix("on "): why for place, why in found.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from edgegossip.engine.plausible import Losses
+from edgegossip.engine.plausible import ENOUGH, ExampleClaims, Losses
 from edgegossip.engine.server_boards import Boards
 from edgegossip.engine.server_events import ServerPlan
 from edgegossip.engine.server_frames import COORDINATOR
@@ -40,7 +40,11 @@ class Evaluations:
     Where each board has a test set of its own (`plan.evaluates_everywhere`), all of a round's
     boards are asked, and the mean of what has come by its end is the evaluation. What each of them
     found is recorded as well where nobody else does it (`plan.records_boards`). `on_best` hears of
-    each evaluation that is better than all before, with its merit."""
+    each evaluation that is better than all before, with its merit.
+
+    Of three boards or more that take turns one may lie, or have an easier test set. What the one
+    that found most says is not held against the others': not where a run is to end, nor, once all
+    had two turns to confirm it, where the best is chosen."""
 
     def __init__(
         self,
@@ -59,6 +63,9 @@ class Evaluations:
         self.asked = 0  # so far
         self.best: tuple[float, Round] | None = None  # merit and round of the best evaluation
         self.since_best = 0  # evaluations in a row that were not better
+        self._unconfirmed = 0  # and since the best one that did not reach it
+        self._merits: dict[NodeId, float] = {}  # the best that each has found; "": in an earlier process
+        self._examples = ExampleClaims[NodeId]("evaluation")
         self._told_unknown = False
         self.without: dict[NodeId, str] = {}  # boards that have no test set, and the reason in words
 
@@ -77,6 +84,8 @@ class Evaluations:
         """Go on from what an earlier process had."""
         self.asked, self.wanted = progress.evaluations, progress.evaluate_next
         self.best, self.since_best = progress.best, progress.since_best
+        if self.best is not None:
+            self._merits[""] = self.best[0]
 
     def after(self, round: Round) -> None:
         """Take note that a round has ended."""
@@ -128,7 +137,7 @@ class Evaluations:
         elif self._plan.evaluates_everywhere:
             self._found[name] = metrics
         else:
-            self.record(asked.step, metrics)
+            self.record(asked.step, metrics, name)
 
     def _end_round_of_all(self) -> None:
         """Take what has come of a round of which all boards were asked: what comes later is of no
@@ -203,17 +212,27 @@ class Evaluations:
         self.record(self.wanted, metrics)
         self.wanted = None
 
-    def record(self, step: Round, metrics: Metrics) -> None:
-        """Record an evaluation of the model after round `step`."""
+    def record(self, step: Round, metrics: Metrics, by: NodeId = COORDINATOR) -> None:
+        """Record an evaluation of the model after round `step`, `by` one board or all together."""
         self._record(COORDINATOR, step, metrics.records())
         merit = metrics.merit(self._plan.better)
         if merit is None:
             self._tell_unknown(metrics)
-        elif self.best is None or merit > self.best[0]:
-            self.best, self.since_best = (merit, step), 0
+            return
+        better = merit > self._to_beat(by)
+        self._merits[by] = max(merit, self._merits.get(by, -math.inf))
+        self.since_best = 0 if better else self.since_best + 1
+        self._unconfirmed += 1
+        if better and (self.best is None or merit > self.best[0] or self._unconfirmed > 2 * len(self._merits)):
+            self.best, self._unconfirmed = (merit, step), 0
             self._on_best(step, merit)
-        else:
-            self.since_best += 1
+
+    def _to_beat(self, by: NodeId) -> float:
+        """Return the merit beyond which what this board finds is better than what was known."""
+        known = sorted(self._merits, key=self._merits.__getitem__)
+        if len(self._merits.keys() - {""} | {by}) >= ENOUGH and known[-1] != by:
+            known.pop()
+        return self._merits[known[-1]] if known else -math.inf
 
     def _tell_unknown(self, metrics: Metrics) -> None:
         """Say once what comes of a score of which nobody knows what is better."""
@@ -230,7 +249,14 @@ class Evaluations:
         if self._plan.records_boards:
             for name, metrics in sorted(found.items()):
                 self._record(name, step, metrics.records())
-        self.record(step, Metrics.over([metrics for _, metrics in sorted(found.items())]))
+        claims = {name: float(of.examples) for name, of in found.items() if of.examples > 1}  # 1: unknown
+        refused = self._examples.refused(claims)
+        self._examples.used({name: claim for name, claim in claims.items() if name not in refused})
+        for name, why in refused.items():
+            self._log("refused", f"refused the evaluation of {name}: {why}", peer=name)
+        used = [metrics for name, metrics in sorted(found.items()) if name not in refused]
+        if used:
+            self.record(step, Metrics.over(used))
 
     def _drop_wanted(self) -> None:
         if self.wanted is not None and self._faults:

@@ -34,6 +34,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import numpy as np
 from typing_extensions import override
 
 from edgegossip.choices import Range
@@ -545,10 +546,11 @@ class Synchronous(Sessions):
     # -- Catching up: how a node that slept, or begins late, gets on a level with the others
     #
     # It goes on in the others' round when more than half of its in-neighbours that are up are far
-    # ahead. After a split heals a node of a ring has one neighbour on either side of it, so half of
-    # them are enough where they can have come so far since they were heard of: PACE rounds for each
-    # of ours. Any one of a ring could lead it to the end of the run otherwise. It goes no further
-    # than two messages of different rounds, both of which can be decoded, bear out.
+    # ahead, and more than may lie. After a split heals a node of a ring has one neighbour on either
+    # side of it, so half of them are enough where they can have come so far since they were heard
+    # of: PACE rounds for each of ours. Any one of a ring could lead it to the end of the run
+    # otherwise. It goes no further than two messages of different rounds, both of which can be
+    # decoded, bear out.
 
     @override
     def _ahead(self, s: State) -> int:
@@ -575,10 +577,10 @@ class Synchronous(Sessions):
         """Tell whether neighbours that are in rounds far ahead are believed."""
         alive = self._alive(s)
         count = sum(j in alive for j in far)
-        if 2 * count != len(alive):
-            return 2 * count > len(alive)
+        if count <= self.scheme.malicious or 2 * count != len(alive):
+            return count > self.scheme.malicious and 2 * count > len(alive)
         near = {j: s.near.get(j, NEVER) for j in far}
-        return count > 0 and all(round <= near[j][0] + PACE * (s.round - near[j][1]) for j, round in far.items())
+        return all(round <= near[j][0] + PACE * (s.round - near[j][1]) for j, round in far.items())
 
     def _borne_out(self, s: State, j: int, limit: Round) -> Round | None:
         """Return the round before the last that j sent a message of, if the last is beyond `limit`
@@ -600,17 +602,23 @@ class Synchronous(Sessions):
 
     def _claim(self, s: State, sender: int, round: Round, model: Vec) -> Outcome:
         """Take note that a neighbour finds us far behind; once enough of them do, take over the
-        last one's model, unless another has come by far less."""
+        last one's model, unless another has come by far less. Where neighbours may lie, the
+        nearest: it is no farther off than an honest one."""
         name = s.view.members[sender]
         messages.require_proportion(name, model, self.scheme.model(s.math), s.view.layout, s.ctx.ahead(round))
         if round <= s.round + self._ahead(s):  # not any more
             return self._proceed(s)
-        s = replace(s, claims={**s.claims, sender: round})
-        most = min(s.claims.values()) + self._ahead(s)
-        if not self._lead(s, s.claims) or round > most:
+        s = replace(s, claims={**s.claims, sender: (round, model if self.scheme.malicious else None)})
+        claimed = {j: round for j, (round, _) in s.claims.items()}
+        most = min(claimed.values()) + self._ahead(s)
+        if not self._lead(s, claimed) or round > most:
             return self._proceed(s)
+        if self.scheme.malicious:
+            own, alive = self.scheme.model(s.math), self._alive(s)
+            claims = [(j, *claim) for j, claim in s.claims.items() if j in alive and claim[0] <= most]
+            sender, round, model = min(claims, key=lambda claim: float(np.linalg.norm(claim[2] - own)))
         s, actions = self._skip_to(s, round, model)
-        return s, [Adopted(name, round), *actions]
+        return s, [Adopted(s.view.members[sender], round), *actions]
 
     def _skip_to(self, s: State, target: Round, model: Vec | None) -> Outcome:
         """Go on in round `target`; an update that waited to be mixed is kept, unmixed, unless there

@@ -165,6 +165,11 @@ class Scheme(Protocol[M]):
         return False
 
     @property
+    def malicious(self) -> int:
+        """How many neighbours may lie."""
+        return 0
+
+    @property
     def says(self) -> Says:
         """What is encoded."""
 

@@ -77,7 +77,8 @@ class State:
     refused: frozenset[int] = frozenset()  # senders whose message of this round could not be used
     lingering: bool = False  # the quorum is there
     sessions: int = 0  # that this process has opened
-    claims: Mapping[int, Round] = field(default_factory=dict)  # who says we are far behind; their round
+    # Who says that we are far behind: their round, and their model where neighbours may lie.
+    claims: Mapping[int, tuple[Round, Any]] = field(default_factory=dict)
     near: Mapping[int, tuple[Round, Round]] = field(default_factory=dict)  # its latest round not far from ours; ours
     reliance: Mapping[int, Reliance] = field(default_factory=dict)  # on who has let a deadline pass
     late: int = 0  # messages of a round that was over, dropped

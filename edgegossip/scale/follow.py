@@ -34,6 +34,7 @@ from edgegossip.untrusted import printable
 
 _KEY = re.compile(r"[0-9a-f]{16}")  # of scale.cells.Cell; it becomes a folder's name
 JOB, RECORDS = "/v1/scale/job", "/v1/scale/records"
+MAX_ANSWER_BYTES = 1 << 20  # a recipe, and where the other boards are
 ASK_S = 1.0  # between two questions
 RUNNING_ASK_S = 10.0  # the same while a cell runs, whose seconds are measured
 TIMEOUT_S = 30.0
@@ -137,7 +138,12 @@ class JobClient:
         try:
             connection.request(method, path, body)
             answer = connection.getresponse()
-            document = json.loads(answer.read())
+            found = answer.read(MAX_ANSWER_BYTES + 1)
+            if len(found) > MAX_ANSWER_BYTES:
+                raise PeerError(f"{self._where}: an answer of more than {MAX_ANSWER_BYTES} bytes")
+            if answer.length:
+                raise http.client.IncompleteRead(found, answer.length)
+            document = json.loads(found)
         except (ConnectionError, http.client.IncompleteRead) as error:
             raise ConnectionError(f"it went away ({error})") from None
         except (ValueError, RecursionError, http.client.HTTPException) as error:

@@ -8,12 +8,13 @@ cells with both."""
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -56,8 +57,19 @@ class CellRecords:
 
     code: int  # exit status of its process
     reason: str
-    lines: list[str]  # of metrics.jsonl
+    lines: Iterable[str]  # of metrics.jsonl
     accuracy: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """Is lines as they came, read one at a time: a list of short ones takes many times their
+    bytes."""
+
+    data: bytes
+
+    def __iter__(self) -> Iterator[str]:
+        return (line.decode(errors="replace") for line in io.BytesIO(self.data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +259,7 @@ class _Handler(MemberHandler):
         document = json.loads(spool.readline(_MAX_HEAD_BYTES))
         if not isinstance(document, dict):
             raise ValueError("records begin with an object")
-        lines = spool.read().decode(errors="replace").splitlines()
+        lines = _Lines(spool.read())
         self.server.jobs.hand_in(self._certified or str(document["name"]), {**document, "metrics": lines})
 
     def _answer(self, document: Mapping[str, Any]) -> None:

@@ -104,7 +104,7 @@ SERVER_RULES: Mapping[str, str] = {
     "mean": "the model is what its combiner makes of those updates",
     "control": "each board is sent the weighted mean of all control variates less its own, whatever was lost or refused",
     "accepted": "no lie is part of a model that the rules promise to refuse, and nobody joins by another's name",
-    "agreement": "boards that do not train the same do not train together: who comes first decides, others are told",
+    "agreement": "boards that do not train the same do not train together: the most decide, others are told",
     "refused": "no honest update is refused, unless a liar's claims make it look out of proportion",
     "presence": "who gives signs of life is there, who does not is not; new ones are sent a Hello",
     "evaluated": "evaluations are of the model that they name; the final one is found where a board can make it",
@@ -250,6 +250,7 @@ class Ledger:
         self._data: dict[NodeId, str] = {}  # of boards that joined
         self._before: str | None = None  # data of those that had joined an earlier process
         self._untold: set[int] = set()  # who was just refused for its data
+        self._dismissed: set[NodeId] = set()  # who had joined, and is not among those that begin
         self._seen: dict[int, float] = {}  # silent seconds of those for whom that counts
         self._silent: set[int] = set()
         self._mark_s = now_s
@@ -397,6 +398,11 @@ class Ledger:
                 if node is not None and alive:
                     self._violate("presence", name, f"is taken for gone, although it beats: {log.text}")
             case "started":
+                for who in self._dismissed:
+                    del self._data[who]
+                self._dismissed.clear()
+                if len(set(self._data.values())) > 1:
+                    self._violate("agreement", None, f"it begins with {self._data}")
                 self._gathering, self._mark_s = False, now_s
             case "refused":
                 self._mark_s = now_s
@@ -432,9 +438,16 @@ class Ledger:
         self._mark_s = now_s
 
     def _differs(self, name: NodeId, data: str) -> bool:
-        """Whether anybody else that joined, now or before a restart, has other data."""
-        others = {found for who, found in self._data.items() if who != name} | {self._before}
-        return bool(others - {data, None})
+        """Whether anybody else that joined before the run began, or before a restart, has other
+        data. Until it begins nothing is decided."""
+        others = set() if self._gathering else {found for who, found in self._data.items() if who != name}
+        return bool((others | {self._before}) - {data, None})
+
+    def _outvoted(self, name: NodeId) -> bool:
+        """Whether more boards that joined have other data than this one does, or as many and the
+        run's first."""
+        data = [self._data[who] for who in self._plan.boards if who in self._data]
+        return self._data[name] != max(data, key=data.count)
 
     def _check_unfit(self, name: NodeId) -> None:
         """A board was refused for its data."""
@@ -445,6 +458,14 @@ class Ledger:
             if self._differs(name, note.data):
                 self._untold.add(note.node)
                 return
+        node = next((node for node, who in self._nodes.items() if who == name), None)
+        if self._gathering and node is not None and self._outvoted(name):
+            self._ignored.add(node)
+            if self.up.pop(name, None) is not None:
+                self._untold.add(node)
+            self._ended.add(name)
+            self._dismissed.add(name)
+            return
         self._violate("agreement", name, "is refused, though its data are those of the others")
 
     def _check_refusal(self, text: str, name: NodeId) -> None:

@@ -1,5 +1,5 @@
-"""What boards of a server run must have alike: who comes first decides, who differs is refused by
-name and told why, and the run goes on without it."""
+"""What boards of a server run must have alike: the most of those that are there when it begins
+decide, who differs is refused by name and told why, and the run goes on without it."""
 
 from __future__ import annotations
 
@@ -32,6 +32,40 @@ def test_a_board_that_differs_from_one_before_it_is_refused_by_name_and_told_why
     odd = run.boards[2]
     assert odd.failed and odd.farewell == f"board-2 cannot take part: {DIFFERS}"
     assert not odd.trained and run.used == [3] * 6  # board-3 says nothing, and fits
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_one_board_that_lies_keeps_nobody_out_however_quick_it_is(first: bool) -> None:
+    run = said(Run(join_s=1e9), board_0=NINE, board_1=NINE, board_2=NINE, board_3=EIGHT)
+    run.boards[3].hello_s = 0.01 if first else 0.2
+    run.play()
+    (refused,) = run.texts("refused")
+    assert refused == f"board-3 cannot take part: {DIFFERS.replace('board-2', 'board-3')}"
+    assert [board.failed for board in run.boards] == [False] * 3 + [True] and run.used == [3] * 6
+    assert run.boards[3].farewell == refused and not run.boards[3].trained
+
+
+def test_of_two_parts_of_one_size_that_of_the_runs_first_board_goes_on() -> None:
+    run = said(Run(join_s=1e9), board_0=NINE, board_1=EIGHT, board_2=EIGHT, board_3=NINE)
+    run.boards[0].hello_s = run.boards[3].hello_s = 0.2
+    run.play()
+    assert [board.failed for board in run.boards] == [False, True, True, False] and run.used == [2] * 6
+
+
+def test_a_run_with_too_few_that_fit_ends_with_the_reasons() -> None:
+    run = said(Run(join_s=1e9, min_nodes=3), board_0=NINE, board_1=EIGHT, board_2=EIGHT, board_3=NINE)
+    with pytest.raises(RunError, match="8 classes on board-1 and 9 classes on board-0"):
+        run.play()
+
+
+def test_who_comes_later_has_to_fit_those_that_began() -> None:
+    run = said(Run(join_s=3.0), board_0=NINE, board_1=NINE, board_2=NINE, board_3=EIGHT)
+    run.boards[3].joins_s = 3.5
+    for board in run.boards[:3]:
+        board.takes_s = 1.0
+    run.play()
+    assert run.texts("refused") == [f"board-3 cannot take part: {DIFFERS.replace('board-2', 'board-3')}"]
+    assert run.boards[3].failed and run.used == [3] * 6
 
 
 def test_the_coordinator_comes_before_all_boards() -> None:
@@ -73,6 +107,7 @@ def test_a_coordinator_that_goes_on_remembers_what_its_boards_had_alike() -> Non
 
 def test_a_board_may_come_again_with_another_word_while_nobody_else_has_said_it() -> None:
     agreements = Agreements(Agreement({"values": 5}))
+    assert not agreements.settle(())
     agreements.take("a", EIGHT.to_json())
     agreements.take("a", NINE.to_json())
     agreements.take("b", Agreement({"target": "9 classes", "task": "regression"}).to_json())

@@ -118,3 +118,65 @@ def test_what_a_score_of_unknown_direction_is_of_no_use_for_is_said_once(
         made.record(step, Metrics(0.5, 10, {"bleu": 0.3}))
     assert [text.startswith(said) for text in logs] == [True] * bool(said)
     assert made.best is None and not made.exhausted
+
+
+def honest(step: int, rounds: int = 40) -> float:
+    """Rises, and is noisy: boards' test sets differ."""
+    return 0.3 + 0.6 * step / rounds + 0.01 * (step % 3)
+
+
+def took_turns(
+    written: Written, liar: Any, rounds: int = 40, **more: Any
+) -> tuple[Evaluations, list[tuple[Round, float]], int]:
+    """Four boards take turns, of whom d finds what `liar` says."""
+    best: list[tuple[Round, float]] = []
+    made = Evaluations(
+        plan(set(range(rounds)), **more), Losses(), lambda *_, **__: None, written, lambda *found: best.append(found)
+    )
+    for step in range(rounds):
+        made.after(step)
+        if made.exhausted:
+            return made, best, step
+        for name in made.ask(["a", "b", "c", "d"], step):
+            accuracy = honest(step) if name != "d" or liar is None else liar(step)
+            made.answered(name, Metrics(1.0 - accuracy / 2, 100, {"accuracy": accuracy}))
+    return made, best, rounds
+
+
+@pytest.mark.parametrize("liar", [lambda step: 1.0, lambda step: 0.95 + step / 1000, lambda step: 0.0])
+def test_one_board_that_lies_neither_ends_a_run_nor_has_an_old_model_kept(liar: Any, written: Written) -> None:
+    made, best, played = took_turns(written, liar, patience=5)
+    assert played == 40 and not made.exhausted and made.best == (best[-1][1], best[-1][0])
+    assert best[-1][0] >= 37
+
+
+def test_where_nobody_lies_each_that_is_better_than_all_before_is_the_best(written: Written) -> None:
+    _, best, played = took_turns(written, None, patience=5)
+    rises = [step for step in range(40) if all(honest(step) > honest(k) for k in range(step))]
+    assert played == 40 and [step for step, _ in best] == rises
+
+
+def test_evaluations_that_all_stand_still_end_a_run_although_a_board_lies(written: Written) -> None:
+    made = Evaluations(plan(set(range(40)), patience=5), Losses(), lambda *_, **__: None, written)
+    for step in range(40):
+        made.after(step)
+        if made.exhausted:
+            break
+        for name in made.ask(["a", "b", "c", "d"], step):
+            made.answered(name, Metrics(0.5, 100, {"accuracy": 1.0 if name == "d" else min(0.5, 0.1 * step)}))
+    assert made.exhausted and step <= 14
+
+
+def test_an_evaluation_of_more_examples_than_anybody_has_decides_nothing(written: Written) -> None:
+    logs: list[str] = []
+    log = lambda event, text, **fields: logs.append(text)  # noqa: E731
+    made = Evaluations(plan({1}, evaluates_everywhere=True), Losses(), log, written)
+    made.after(1)
+    made.ask(["a", "b", "c", "d"], 1)
+    for name in "abc":
+        made.answered(name, Metrics(0.5, 30, {"accuracy": 0.5}))
+    made.answered("d", Metrics(0.1, 10**12, {"accuracy": 1.0}))
+    made.after(2)
+    assert written.all == [(COORDINATOR, 1, {"eval/loss": 0.5, "eval/accuracy": 0.5, "eval/examples": 90})]
+    assert logs == ["refused the evaluation of d: the evaluation claims to be from 1e+12 examples, 3.33e+10 times as "
+                    "many as the typical one"]  # fmt: skip

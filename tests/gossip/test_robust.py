@@ -12,11 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgegossip import codecs, gossip
+from edgegossip.frame import Aux, Kind
 from edgegossip.gossip import topologies
+from edgegossip.gossip.base import Message, Send
+from edgegossip.gossip.messages import control
 from edgegossip.gossip.robust import RULES, with_robust_mixing
 from edgegossip.gossip.topologies import build
-from edgegossip.types import ConfigError
-from tests.gossip.conftest import Fleet
+from edgegossip.types import ConfigError, replace
+from tests.gossip.conftest import Fleet, update
+from tests.gossip.streams import ZERO, asked
 
 NODES, LIARS, N = 8, 2, 12
 HOLDS_FOR = ("dpsgd", "deep-squeeze", "choco-sgd", "bagua-lp")
@@ -138,3 +142,37 @@ def test_a_directed_graph_is_refused() -> None:
 def test_the_fewest_that_can_bear_it_start() -> None:
     Fleet(with_robust_mixing(gossip.get("dpsgd"), 1), parted(), codecs.get("fp32"), np.zeros((12, N), np.float32))
     fleet_of("choco-sgd", start_of(0)[:6], 2)
+
+
+def far_ahead(fleet: Fleet, sender: int, round: int, model: np.ndarray) -> list[Message]:
+    """Two messages of rounds far on, and the answer to a hello of one far behind: this model."""
+    late = replace(fleet.states[sender], round=round)
+    frames = []
+    for state in (late, replace(late, round=round + 1)):
+        _, actions = fleet.algorithm.step(state, update(ZERO))
+        frames.append(next(a.frame for a in actions if isinstance(a, Send)))
+    aux = {Aux.SESSION: 1, Aux.PARTS: 1, Aux.PART: 0, Aux.PHASE: 0, Aux.INCARNATION: 1, Aux.EPOCH: 1, Aux.MODEL: 1}
+    session = asked(fleet, 0, sender, round)
+    frames.append(control(fleet.view(sender), Kind.STATE, round, 1, {**aux, Aux.SESSION: session}, model))
+    return [Message(fleet.members[sender], frame) for frame in frames]
+
+
+@pytest.mark.parametrize("up", [1, 2, 3])
+def test_a_liar_alone_leads_nobody_to_a_far_round_or_to_its_model_however_few_are_up(up: int) -> None:
+    fleet = fleet_of("dpsgd", start_of(1)[:4], malicious=1)
+    fleet.down(0, *range(1, 4 - up))
+    for message in far_ahead(fleet, 3, 500, ZERO):
+        fleet.hand(0, message)
+    assert fleet.rounds[0] == 0
+
+
+@pytest.mark.parametrize("lies_last", [False, True])
+def test_a_board_far_behind_takes_over_an_honest_model_although_a_neighbour_lies(lies_last: bool) -> None:
+    fleet = fleet_of("dpsgd", start_of(1)[:4], malicious=1)
+    honest = fleet.start[0] + np.float32(0.01)
+    claims = [far_ahead(fleet, 1, 500, honest)[-1], far_ahead(fleet, 3, 700, ZERO)[-1]]
+    for message in claims if lies_last else claims[::-1]:
+        assert fleet.rounds[0] == 0
+        fleet.hand(0, message)
+    assert fleet.rounds[0] == 500
+    np.testing.assert_array_equal(fleet.algorithm.model(fleet.states[0]), honest)

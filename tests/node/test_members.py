@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from random import Random
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip.agreement import Agreement
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.base import Moved, Notice, PeerDown, PeerUp, SendReceipt, Verdict
+from edgegossip.mesh.membership.agent import EventDelegate
+from edgegossip.mesh.membership.detector import Detector
+from edgegossip.mesh.membership.protocol import Ping, Status, View
 from edgegossip.node.members import HOLD_S, MemberTransport, NeighbourStatus
+from tests.mesh.membership.world import World
 from tests.mesh.support import QUICK, RUN
 
 DEAD, HERE = Verdict("b", False, "a and c got no answer"), Verdict("b", True, "b is here")
@@ -103,6 +110,53 @@ def test_one_that_disagrees_is_down_until_its_connection_is_there_whatever_membe
     assert all_of(NeighbourStatus({"b"}), *again, PeerUp("b")) == [unfit, PeerUp("b")]
     assert all_of(NeighbourStatus({"b"}), PeerUp("b"), LEFT, unfit) == [PeerUp("b"), unfit]
     assert all_of(NeighbourStatus({"b"}), DEAD, unfit) == [PeerDown("b", DEAD.reason), unfit]
+
+
+def started_again(world: World, status: Status) -> list[object]:
+    """What the node of member 0 hears, which is started again and asks member 3 who is there."""
+    world.kill(0)
+    world.run(10.0)
+    for k in (1, 2):
+        world.nodes[3].table[k] = replace(world.nodes[3].table[k], status=status)
+    world.start(0, seed_member=3)
+    world.nodes.pop(3)  # it was taken over, and says no more
+    heard: list[object] = []
+    delegate = EventDelegate(["a", "b", "c", "d"], 0, heard.append, lambda *_, **__: None, lambda: world.clock.now)
+    delegate.begin(world.nodes[0].table)
+    done = len(world.outputs)
+    world.run(8.0)
+    for _, k, output in world.outputs[done:]:
+        if k == 0:
+            delegate.notify(output, world.nodes[0].table)
+    return [event for event in heard if getattr(event, "peer", "") in ("b", "c")]
+
+
+@pytest.mark.parametrize("status", [Status.LEFT, Status.DEAD])
+def test_a_board_that_is_started_again_hears_of_nobody_that_it_left_who_answers(status: Status) -> None:
+    heard = started_again(World(4, 1), status)
+    assert {event.peer for event in heard if isinstance(event, Moved)} == {"b", "c"}
+    assert {event.peer for event in heard if isinstance(event, Verdict) and event.here} == {"b", "c"}
+    assert not [event for event in heard if isinstance(event, Verdict) and event.left]
+
+
+def test_a_board_that_is_started_again_hears_of_those_that_left_once_they_did_not_answer() -> None:
+    world = World(4, 1)
+    for k in (1, 2):
+        world.leave(k, 0.5)
+    heard = started_again(world, Status.LEFT)
+    assert [(event.here, event.left) for event in heard if isinstance(event, Verdict)] == [(False, True)] * 2
+
+
+def test_who_is_named_dead_by_the_member_that_was_asked_has_not_left_because_it_says_so_next() -> None:
+    world = World(4, 1)
+    known = tuple((k, replace(e, status=Status.DEAD)) for k, e in enumerate(world.nodes[3].table) if k in (1, 2))
+    node = Detector(4, 0, "10.0.0.9:1", 9, Random(1), 0.0, known=known)
+    left = tuple((k, replace(e, status=Status.LEFT)) for k, e in known)
+    node.receive(3, Ping(1, View(1, left)), 0.0)
+    assert [node.table[k].status for k in (1, 2)] == [Status.SUSPECT] * 2
+    while node.table[1].here or node.table[2].here:
+        node.tick(node.wake_s)
+    assert [node.table[k].status for k in (1, 2)] == [Status.LEFT] * 2 and node.wake_s < 8.0
 
 
 class Members:

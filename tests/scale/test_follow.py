@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from edgegossip.scale import follow as following
-from edgegossip.scale.follow import FollowOptions, JobClient, parse_job
-from edgegossip.types import RunError
+from edgegossip.scale.follow import MAX_ANSWER_BYTES, FollowOptions, JobClient, parse_job
+from edgegossip.types import PeerError, RunError
 
 KEY = "0123456789abcdef"
 
@@ -162,6 +162,12 @@ def test_an_operator_that_is_away_is_waited_for_while_a_cell_runs(monkeypatch: p
     monkeypatch.setattr(following, "PATIENCE_S", -1.0)
     with pytest.raises(RunError, match="was out of reach"):
         operator.wants(KEY)
+
+
+def test_an_answer_without_end_is_not_read_to_its_end(machine: Machine) -> None:
+    machine.answer = {"state": "wait", "words": "x" * MAX_ANSWER_BYTES}
+    with pytest.raises(PeerError, match=f"an answer of more than {MAX_ANSWER_BYTES} bytes"):
+        JobClient(_follower(machine.address, "a"), None).job()
 
 
 def test_an_answer_that_is_cut_short_is_an_operator_that_went_away() -> None:

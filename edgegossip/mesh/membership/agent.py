@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from edgegossip.mesh.tls_security import TlsSecurity
     from edgegossip.security.identity import Identity
 
-# Of one member. News that goes on and on makes some 7 a second, probes for others 5 more: what a
+# Of one member. News that goes on and on makes 5 a second, probes for others 5 more: what a
 # member cannot be made to do by others is a reason to refuse it, and no strike until it has gone on
 # in spite of many refusals.
 CALLS_PER_S, CALL_BURST, PATIENCE = 20.0, 300.0, 100.0
@@ -310,6 +310,7 @@ class EventDelegate:
         self._clock = clock
         self._refusals, self._troubles, self._notices = RateLimitedLog(), RateLimitedLog(_TROUBLE_S), RateLimitedLog()
         self._comings = TokenBuckets(1 / _COMES_S, _COMES_BURST)
+        self._unsure: set[int] = set()  # who are said to have left: nothing is told of them until they were asked
         self._split = False  # was said
 
     def begin(self, table: Sequence[MemberEntry]) -> None:
@@ -356,7 +357,12 @@ class EventDelegate:
         peer, before, after = self._members[change.member], change.before, change.after
         if after.here and after.address and (after.address != before.address or not before.here):
             self._post(Moved(peer, after.address))
-        if after.here and not before.here:
+        unsure = change.member in self._unsure or not (before.here or after.accusers)
+        self._unsure.discard(change.member)
+        if unsure and after.status is Status.SUSPECT:
+            self._unsure.add(change.member)
+            return
+        if after.here and (unsure or not before.here):
             known = "here" if before.status is Status.ABSENT else "back"
             self._say(change.member, "here", f"{peer} is {known}, at {after.address or 'an unknown address'}")
             again = before.status is not Status.ABSENT and before.session != after.session

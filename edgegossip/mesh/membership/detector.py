@@ -20,7 +20,8 @@ shorter with each independent confirmation; a suspect is told first. Deviations:
 - A suspicion makes everybody who hears of it probe that member next: it is confirmed, or the
   suspect told, without delay.
 - What another takes for a death is a suspicion to us, which ends in its own time: who named it may
-  be deaf, or come out of a split in which it heard nobody.
+  be deaf, or come out of a split in which it heard nobody. So is what another says of a member that
+  left, or one that lies could part honest boards at once: only its own word is believed at once.
 - Being suspected counts as a sign of one's own slowness only when one's own probes go unanswered,
   too: it is hearsay.
 - Timeouts follow measured round trips, and where a whole fleet is slow (long round trips, processes
@@ -129,6 +130,7 @@ class Disseminator:
         self._told: dict[int, int] = {}  # how often each was told the present news
         self._digest: int | None = None  # of the table, when it is needed
         self._spread_s = now_s  # when news is told next
+        self._rested_s = now_s  # not before: news that comes and comes is no reason to ask without end
         self._out: list[Output] = []
 
     def _update(self, member: int, entry: MemberEntry, now_s: float) -> bool:
@@ -137,7 +139,7 @@ class Disseminator:
             return False
         self.table[member] = entry
         self._digest, self._told = None, {}
-        self._spread_s = min(self._spread_s, now_s)
+        self._spread_s = min(self._spread_s, max(now_s, self._rested_s))
         return True
 
     def _next_number(self) -> int:
@@ -179,7 +181,8 @@ class Disseminator:
         for k in self._random.sample(behind, min(len(behind), self.settings.spread_to)):
             self._told[k] = self._told.get(k, 0) + 1
             self._ping(k, now_s)
-        self._spread_s = now_s + self.settings.spread_s if behind else math.inf
+        self._rested_s = now_s + self.settings.spread_s
+        self._spread_s = self._rested_s if behind else math.inf
 
     def _forget_pings(self, now_s: float) -> None:
         oldest_s = now_s - _FORGET_S
@@ -222,16 +225,19 @@ class Detector(Disseminator):
         self._heard_s = [now_s] * members  # when each was last heard of, or asked
         self._asked_s = now_s  # when we last probed anybody
         self._left: dict[int, tuple[float, float]] = {}  # who left, and is tried again: when, and after what pause
+        self._said_left: dict[int, int] = {}  # of whom others say so, and in which incarnation
+        self._missed: set[int] = set()  # who is not here as far as we know ourselves
         # Members that are not to be believed any more, and the sessions that lost their right.
         self._evicted: dict[int, int] = {}
         for k, entry in known:
-            self.table[k] = merge(self.table[k], bounded(entry, self.table[k]))
+            entry = bounded(entry, self.table[k])
             if k == me:  # our earlier process: its suspicion ends with it
+                self.table[k] = merge(self.table[k], entry)
                 continue
-            if self.table[k].status is Status.LEFT and entry.address:
-                self._left[k] = now_s, self.settings.retry_s
+            self.table[k] = self._with_hearsay(k, entry)
             if self.table[k].status is Status.SUSPECT:
                 self._suspected_s[k] = now_s
+                self._prompted[k] = now_s + random.uniform(0, self.settings.interval_s / 2)
         last = self.table[me].incarnation
         self.table[me] = MemberEntry(Status.ALIVE, last + 1, session, address)
         self._next_probe_s = now_s + random.uniform(0, self.settings.interval_s)
@@ -248,9 +254,11 @@ class Detector(Disseminator):
         self._end_probes(now_s)
         for target in list(self._requests):
             self._answer_requests(target, Nack, now_s)
-        # A suspect that did not refute it in time is dead.
+        # A suspect that did not refute it in time is dead, or has left as others say.
         for k in [k for k in self._suspected_s if self._suspicion_ends_s(k, now_s) <= now_s]:
-            self._set(k, replace(self.table[k], status=Status.DEAD), now_s)
+            self._missed.add(k)
+            left = self._said_left.get(k) == self.table[k].incarnation
+            self._set(k, replace(self.table[k], status=Status.LEFT if left else Status.DEAD), now_s)
         # Whom others suspect is probed by us, too; beyond that everybody in turn while there is a
         # suspect, else our neighbours.
         for k in [k for k, due_s in self._prompted.items() if due_s <= now_s]:
@@ -322,6 +330,7 @@ class Detector(Disseminator):
         entry = self.table[member]
         if entry.status not in (Status.ABSENT, Status.LEFT):
             self._evicted[member] = entry.session
+            self._missed.add(member)
             self._set(member, entry, now_s)
         return self._turn_over(now_s)
 
@@ -387,10 +396,21 @@ class Detector(Disseminator):
             if k == self.me:
                 self._refute(sender, entry, now_s)
                 continue
-            if entry.status is Status.DEAD and self.table[k].here:
-                entry = replace(entry, status=Status.SUSPECT)
-            self._set(k, merge(self.table[k], entry), now_s)
+            self._set(k, merge(self.table[k], entry) if k == sender else self._with_hearsay(k, entry), now_s)
         self._theirs[sender] = view.digest
+
+    def _with_hearsay(self, member: int, told: MemberEntry) -> MemberEntry:
+        """Return what is known of a member once another has told this of it. Whoever says that it
+        is dead, or has left, makes us ask it, unless we know ourselves that it is not here."""
+        known, suspect = self.table[member], replace(told, status=Status.SUSPECT)
+        if told.status is not Status.LEFT:
+            return merge(known, suspect if told.status is Status.DEAD and known.here else told)
+        if not known.here and (known.status is Status.LEFT or member in self._missed or not told.address):
+            return merge(known, told)
+        if told.incarnation < known.incarnation:
+            return known
+        self._said_left[member] = told.incarnation
+        return merge(known, suspect) if known.here else suspect
 
     def _refute(self, sender: int, entry: MemberEntry, now_s: float) -> None:
         """Answer what others say of us, unless it is what we said last or before."""
@@ -416,6 +436,8 @@ class Detector(Disseminator):
         if not self._update(member, after, now_s) or member == self.me:
             return
         self._out.append(Changed(member, before, after))
+        if after.here:
+            self._missed.discard(member)
         if after.status is not Status.LEFT:
             self._left.pop(member, None)
         elif member not in self._left and after.address:

@@ -122,7 +122,10 @@ def _address(text: str) -> str:
     try:
         if len(text) > _MAX_ADDRESS or not text.isprintable():
             raise DecodeError("a membership table with an address that is none")
-        return str(addresses.parse(text, "a member's address"))
+        found = addresses.parse(text, "a member's address")
+        if set("[]") & set(found.host):  # or it would be another one each time that it is told on
+            raise DecodeError("a membership table with an address that is none")
+        return str(found)
     except ConfigError as error:
         raise DecodeError(str(error)) from error
 

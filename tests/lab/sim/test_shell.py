@@ -25,7 +25,7 @@ from lab.sim.__main__ import sim
 from lab.sim.run import Outcome
 
 ROOT = Path(__file__).parents[3]
-PAUSE, SPLIT, CRASH = "pause@2.5-6:1", "split@3-15:1", "crash@5-7:1"
+PAUSE, SPLIT, CRASH = "pause@2.65-9:0", "split@3-15:1", "crash@5-7:1"
 
 
 def play(faults: str) -> Outcome:

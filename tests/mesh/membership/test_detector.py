@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from edgegossip.mesh.membership.agent import CALLS_PER_S
 from edgegossip.mesh.membership.protocol import (
     MAX_INCARNATION,
     MAX_STEP,
     Changed,
     MemberEntry,
+    Message,
     Ping,
+    PingReq,
     Refuted,
     Stalled,
     Status,
@@ -246,6 +250,70 @@ def test_a_lie_that_cannot_be_outdone_is_outdone(status: Status, to: int) -> Non
     assert all_alive(world) and world.agree() and not world.refused and not world.named_dead
     assert {node.table[0].address for node in world.nodes.values()} == {"10.0.0.0:7700"}
     assert world.nodes[0].table[0].incarnation <= 2 * MAX_STEP
+
+
+@pytest.mark.parametrize("status", [Status.SUSPECT, Status.LEFT])
+@pytest.mark.parametrize("members", [4, 6])
+def test_one_member_cannot_have_honest_boards_ask_each_other_too_often(members: int, status: Status) -> None:
+    """So often that they refuse each other, and in the end put each other into quarantine."""
+    world = World(members, 1, wire=True, delay_s=(0.001, 0.003))
+    asked, deliver, seconds = Counter[tuple[int, int]](), world._deliver, 10
+
+    def counted(a: int, b: int, message: Message) -> None:
+        if isinstance(message, Ping | PingReq):
+            asked[a, b] += 1
+        if b == 3 and isinstance(message, Ping | PingReq):  # it was taken over, and answers with lies
+            for about in world.nodes.keys() - {a, 3}:
+                lie(world, a, about, HIGHEST, status)
+        deliver(a, b, message)
+
+    world._deliver = counted  # type: ignore[method-assign]
+    for _ in range(19 * seconds):
+        for k in world.nodes.keys() - {3}:
+            for about in world.nodes.keys() - {k, 3}:
+                lie(world, k, about, HIGHEST, status)
+        world.run(1 / 19)
+    assert max(asked.values()) <= CALLS_PER_S * seconds
+
+
+@pytest.mark.parametrize("members", [4, 6])
+def test_one_member_cannot_part_the_others_however_often_it_says_that_they_left(members: int) -> None:
+    """As often as it may ask, about each to all others, and in answer to what it is asked."""
+    world, gone = World(members, 1, wire=True), set()
+    del world.nodes[3]  # it was taken over
+    for _ in range(19 * 12):
+        for k in world.nodes:
+            for about in world.nodes.keys() - {k}:
+                lie(world, k, about, HIGHEST, Status.LEFT)
+        world.run(1 / 19)
+        gone |= {(k, of) for k in world.nodes for of in world.nodes if not world.nodes[k].table[of].here}
+    assert not gone and not world.refused
+    world.run(10.0)
+    assert all(world.status(of, at=k) is Status.ALIVE for k in world.nodes for of in world.nodes)
+
+
+def test_who_leaves_is_known_at_once_to_whom_it_tells_and_to_all_others_once_it_does_not_answer() -> None:
+    world = World(8, 6)
+    left_s = world.clock.now
+    world._perform(3, world.nodes[3].leave(left_s))
+    world.kill(3)
+    world.run(0.05)
+    told = {k for k in world.nodes if world.status(3, at=k) is Status.LEFT}
+    assert len(told) == world.settings.spread_to
+    world.run(NAMED_S)
+    assert {world.status(3, at=k) for k in world.nodes} == {Status.LEFT} and world.agree() and not world.named_dead
+    changes = [(at_s, o) for at_s, _, o in world.outputs if isinstance(o, Changed) and o.member == 3 and at_s >= left_s]
+    assert {o.after.status for _, o in changes} == {Status.SUSPECT, Status.LEFT}
+    assert max(at_s for at_s, _ in changes) < left_s + 8.0
+
+
+def test_of_whom_we_know_that_it_is_not_here_it_is_believed_that_it_had_left() -> None:
+    world = World(4, 1)
+    world.kill(0)
+    world.run(NAMED_S)
+    left = replace(world.nodes[1].table[0], status=Status.LEFT)
+    world._deliver(3, 1, Ping(10**6, View(1, ((0, left),))))
+    assert world.nodes[1].table[0] == left
 
 
 def test_boards_that_were_told_different_lies_agree_again() -> None:

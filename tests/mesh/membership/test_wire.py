@@ -75,6 +75,8 @@ def test_a_refusal_comes_in_as_its_reason() -> None:
         {"address": "10.0.0.1:99999"},
         {"address": "x" * 300 + ":1"},
         {"address": "a\nb:1"},
+        {"address": "[[1]]:1"},
+        {"address": "[1]]:1"},
     ],
     ids=str,
 )
@@ -83,6 +85,17 @@ def test_a_row_that_cannot_be_is_refused(row: dict) -> None:
     assert len(wire.parse_rows([pb.Row(**good)], MEMBERS)) == 1
     with pytest.raises(DecodeError):
         wire.parse_rows([pb.Row(**{**good, **row})], MEMBERS)
+
+
+@pytest.mark.parametrize(
+    "address", ["[1]:1", "[a]:1", "a:00080", "[fd00::1]:80", "[fe80::1%eth0]:80", "pi-01.local:7700"]
+)
+def test_an_address_that_went_through_the_wire_is_one_for_good(address: str) -> None:
+    row = pb.Row(member=1, status=1, incarnation=1, address=address)
+    for _ in range(2):
+        ((_, entry),) = wire.parse_rows([row], MEMBERS)
+        first, row.address = row.address, entry.address
+    assert first == entry.address
 
 
 def test_two_rows_about_one_member_are_refused() -> None:
