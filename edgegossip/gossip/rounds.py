@@ -609,14 +609,16 @@ class Synchronous(Sessions):
         if round <= s.round + self._ahead(s):  # not any more
             return self._proceed(s)
         s = replace(s, claims={**s.claims, sender: (round, model if self.scheme.malicious else None)})
-        claimed = {j: round for j, (round, _) in s.claims.items()}
-        most = min(claimed.values()) + self._ahead(s)
-        if not self._lead(s, claimed) or round > most:
+        claims = {j: s.claims[j] for j in self._alive(s) if j in s.claims}
+        most = min((round for round, _ in claims.values()), default=round) + self._ahead(s)
+        if not self._lead(s, {j: round for j, (round, _) in claims.items()}):
             return self._proceed(s)
         if self.scheme.malicious:
-            own, alive = self.scheme.model(s.math), self._alive(s)
-            claims = [(j, *claim) for j, claim in s.claims.items() if j in alive and claim[0] <= most]
-            sender, round, model = min(claims, key=lambda claim: float(np.linalg.norm(claim[2] - own)))
+            own = self.scheme.model(s.math)
+            near = [(j, *claim) for j, claim in claims.items() if claim[0] <= most]
+            sender, round, model = min(near, key=lambda claim: float(np.linalg.norm(claim[2] - own)))
+        elif round > most:
+            return self._proceed(s)
         s, actions = self._skip_to(s, round, model)
         return s, [Adopted(s.view.members[sender], round), *actions]
 

@@ -135,13 +135,14 @@ def test_what_comes_in_between_two_rounds_may_bring_a_board_to_another_round() -
 
 def test_a_neighbour_that_leads_a_board_on_and_on_does_not_fill_its_log() -> None:
     patience = Patience(3.0, catch_up_s=0.0)
-    board = Board("a", params={"max_ahead": 2}, patience=patience, rounds=10_000).begin().wait(0.0).update()
+    pair = {"members": ("a", "b"), "params": {"max_ahead": 2}}
+    board = Board("a", **pair, patience=patience, rounds=10_000).begin().wait(0.0).update()
     for k in range(1, 201):
         board.give(received("b", 20 * k, sequence=2 * k), received("b", 20 * k + 1, sequence=2 * k + 1)).update()
         if k == 100:
             assert len(board.said("left-behind")) == 32
             board.wait(11.0)
-    assert board.engine.round == 4000 and len(board.said("left-behind")) == 34
+    assert (board.engine.round, len(board.said("left-behind"))) == (4001, 34)
 
 
 # -- bad peers
