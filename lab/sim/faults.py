@@ -187,7 +187,8 @@ SERVER_KINDS: Mapping[str, Kind] = MappingProxyType(  # of server runs: nodes ar
         )
     }
 )
-EVERY_KIND: Mapping[str, Kind] = MappingProxyType({**SERVER_KINDS, **KINDS})
+FAILING_DISK = Kind("failing-disk", "node", "its disk has errors at each write, for a while")  # of whole boards
+EVERY_KIND: Mapping[str, Kind] = MappingProxyType({**SERVER_KINDS, **KINDS, FAILING_DISK.name: FAILING_DISK})
 BYZANTINE = frozenset(k for k in EVERY_KIND if k.startswith("byzantine"))
 CRASHES = ("crash", "old-checkpoint", "empty-disk", "torn-write", "lost-write", "newcomer")
 LONG, PAUSE_S = 0.3, (4.0, 12.0)  # share of pauses that last beyond deadlines

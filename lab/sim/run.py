@@ -24,7 +24,7 @@ from lab.sim import checkers, convergence, faults, naming, trace
 from lab.sim.checkers import Violation
 from lab.sim.convergence import MORE, Averages, ConvergenceCheck, compensates, talking
 from lab.sim.disk import Disk
-from lab.sim.faults import KINDS, Fault
+from lab.sim.faults import EVERY_KIND, Fault
 from lab.sim.network import FIRST_S, NOTICE_S
 from lab.sim.node import Node
 from lab.sim.schedule import ROUND_S, Schedule, of, unfit
@@ -66,7 +66,7 @@ class FaultInjector:
     def _begin(self, fault: Fault, begin) -> None:  # type: ignore[no-untyped-def]
         world = self._world
         world.trace.event(world.clock.now, -1, trace.FAULT, fault.end)
-        world.trace.line(world.clock.now, None, f"fault: {fault} ({KINDS[fault.kind].help})")
+        world.trace.line(world.clock.now, None, f"fault: {fault} ({EVERY_KIND[fault.kind].help})")
         begin(fault)
         if fault.end > fault.start and fault.kind not in faults.ENDLESS:
             world.clock.at(fault.end, self._end, fault)
@@ -227,11 +227,15 @@ class FaultInjector:
 
     def _full_disk(self, fault: Fault) -> None:
         self._world.seen[fault.kind] += 1
-        self._fill(fault, 1)
-        self._world.clock.at(fault.end, self._fill, fault, -1)
+        self._break_disk(fault, 1)
+        self._world.clock.at(fault.end, self._break_disk, fault, -1)
 
-    def _fill(self, fault: Fault, more: int) -> None:
-        self._world.nodes[fault.nodes[0]].disk.full += more
+    _failing_disk = _full_disk
+
+    def _break_disk(self, fault: Fault, more: int) -> None:
+        disk = self._world.nodes[fault.nodes[0]].disk
+        disk.full += more * (fault.kind == "full-disk")
+        disk.failing += more * (fault.kind == "failing-disk")
 
     def _slow_disk(self, fault: Fault) -> None:
         self._world.seen[fault.kind] += 1

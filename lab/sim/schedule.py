@@ -10,7 +10,7 @@ same model, as boards do, so that streams of differences need no full state at f
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
@@ -113,7 +113,7 @@ class Schedule:
         return shlex.join(words)
 
 
-def draw(seed: int, options: Options) -> Schedule:
+def draw(seed: int, options: Options, kinds: Mapping[str, fault_words.Kind] = fault_words.KINDS) -> Schedule:
     """Draw the schedule of a seed; what is drawn goes with what is fixed. Raises ConfigError on
     an unknown name or parameter, and when what is fixed does not go together."""
     _check_words(options)
@@ -127,7 +127,7 @@ def draw(seed: int, options: Options) -> Schedule:
         if fault := unfit(each, topology, codec, nodes, options.values):
             raise ConfigError(fault)
     rounds = options.rounds or ROUNDS[0] + int(of(seed, "rounds").random() * (ROUNDS[1] - ROUNDS[0] + 1))
-    spec = fault_words.parse(options.faults)
+    spec = fault_words.parse(options.faults, kinds)
     built, name = naming.topology_of(topology, nodes), algorithm.name.partition("+")[0]
     return Schedule(
         seed,
