@@ -545,6 +545,10 @@ class ShellWorld:
         if name == "suspect":  # some time after a fault, or after somebody began late, nobody is behind
             hits = (self._over_s(f) for f in self.schedule.faults if f.start < now)
             last_s = max(*hits, *(began_s + CAUSE_S for began_s in self.began_s))
+            if (asked := _SILENT.search(text)) and other.done < int(
+                asked[1]
+            ) - 1:  # it came with nothing, and is behind
+                return ""
             return "" if now - last_s < CAUSE_S + self.schedule.deadline_s else "nothing is broken, nor was lately"
         if name == "member-dead" and (why := self._alive(i, j)):
             return why
