@@ -252,7 +252,8 @@ class Disk:
 
     def __init__(self) -> None:
         self.files: list[Saved | None] = []
-        self.full, self.slow_s = 0, 0.0  # by how many faults, and until a file is there
+        self.full = self.failing = 0  # by how many faults
+        self.slow_s = 0.0  # until a file is there
 
     def write(self, saved: Saved) -> None:
         """Add a checkpoint; only the newest `KEEP` stay."""

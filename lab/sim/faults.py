@@ -199,9 +199,11 @@ SERVER_KINDS: Mapping[str, Kind] = MappingProxyType(  # of server runs: nodes ar
         )
     }
 )
-# Of whole boards alone, whose members talk of each other.
+# Of whole boards alone, whose members talk of each other, and whose disks are as others are.
 FRAMING = Kind("byzantine-framing", "node", "it tells others that a third one is gone", share=0.2)
-EVERY_KIND: Mapping[str, Kind] = MappingProxyType({**SERVER_KINDS, **KINDS, FRAMING.name: FRAMING})
+FAILING_DISK = Kind("failing-disk", "node", "its disk has errors at each write, for a while")
+OF_BOARDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in (FRAMING, FAILING_DISK)})
+EVERY_KIND: Mapping[str, Kind] = MappingProxyType({**SERVER_KINDS, **KINDS, **OF_BOARDS})
 BYZANTINE = frozenset(k for k in EVERY_KIND if k.startswith("byzantine"))
 CRASHES = ("crash", "old-checkpoint", "empty-disk", "torn-write", "lost-write", "newcomer")
 LONG, PAUSE_S = 0.3, (4.0, 12.0)  # share of pauses that last beyond deadlines

@@ -227,11 +227,15 @@ class FaultInjector:
 
     def _full_disk(self, fault: Fault) -> None:
         self._world.seen[fault.kind] += 1
-        self._fill(fault, 1)
-        self._world.clock.at(fault.end, self._fill, fault, -1)
+        self._break_disk(fault, 1)
+        self._world.clock.at(fault.end, self._break_disk, fault, -1)
 
-    def _fill(self, fault: Fault, more: int) -> None:
-        self._world.nodes[fault.nodes[0]].disk.full += more
+    _failing_disk = _full_disk
+
+    def _break_disk(self, fault: Fault, more: int) -> None:
+        disk = self._world.nodes[fault.nodes[0]].disk
+        disk.full += more * (fault.kind == "full-disk")
+        disk.failing += more * (fault.kind == "failing-disk")
 
     def _slow_disk(self, fault: Fault) -> None:
         self._world.seen[fault.kind] += 1

@@ -30,7 +30,7 @@ from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import ConfigError, EdgegossipError, LocalUpdate, Vec
 from lab.sim import faults as fault_words
 from lab.sim import naming
-from lab.sim.faults import KINDS, Fault, Kind
+from lab.sim.faults import Fault
 from lab.sim.naming import Named
 
 T = TypeVar("T")
@@ -113,7 +113,7 @@ class Schedule:
         return shlex.join(words)
 
 
-def draw(seed: int, options: Options, kinds: Mapping[str, Kind] = KINDS) -> Schedule:
+def draw(seed: int, options: Options, kinds: Mapping[str, fault_words.Kind] = fault_words.KINDS) -> Schedule:
     """Draw the schedule of a seed, with faults of these kinds; what is drawn goes with what is
     fixed. Raises ConfigError on an unknown name or parameter, and when what is fixed does not go
     together."""

@@ -76,8 +76,10 @@ def test_two_that_start_with_very_different_updates_are_both_heard() -> None:
     average = Mean(channel)
     for _ in range(3):
         a, b = _deltas(2)
-        made = average.combine(0, X, [_share(channel, "a", (1e-5 * a).astype(np.float32)), _share(channel, "b", b)])
-        assert not made.refused
+        a = (1e-5 * a).astype(np.float32)
+        made = average.combine(0, np.zeros_like(X), [_share(channel, "a", a), _share(channel, "b", b)])
+        assert not made.refused and made.model is not None
+        np.testing.assert_allclose(made.model, (a + b) / 2, rtol=0, atol=0.05 * np.abs(a).max())
     again = Mean(channel)
     again.restore(average.snapshot())
     for one in (average, again):
@@ -93,8 +95,13 @@ def test_what_would_overflow_is_refused_and_zeros_are_taken() -> None:
     assert made.model is None and "not be finite" in made.refused["b"]
     average = Mean(channel)
     zeros = [_share(channel, f"b{k}", np.zeros(LAYOUT.size, np.float32)) for k in range(3)]
-    assert not average.combine(0, X, zeros).refused
-    assert not average.combine(0, X, [_share(channel, f"b{k}", d) for k, d in enumerate(_deltas(3))]).refused
+    made = average.combine(0, X, zeros)
+    assert not made.refused and made.model is not None
+    np.testing.assert_array_equal(made.model, X)
+    deltas = _deltas(3)
+    made = average.combine(0, X, [_share(channel, f"b{k}", d) for k, d in enumerate(deltas)])
+    assert not made.refused and made.model is not None
+    np.testing.assert_allclose(made.model, X + np.mean(deltas, axis=0), atol=1e-6)
 
 
 @pytest.mark.parametrize("length", [0.1, 1e4], ids=["usual", "suspicious"])

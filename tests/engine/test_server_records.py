@@ -53,7 +53,10 @@ def test_a_profile_that_makes_no_sense_is_logged_and_costs_nothing_else(
         assert records.answered("pi", DecodeError("the profile does not say of which round it is")) is not None
     assert records.answered("another", DecodeError("it has no record that waits")) is None
     records.end()
-    assert len(written.all) == 3
+    assert rows(written) == [("pi", 0, None, 8)] * 3
+    for _, _, values in written.all:
+        assert (values["train/loss"], values["train/examples"]) == (0.5, 8)
+        assert values["codec/bits_per_value"] == 8 * 8 / LAYOUT.size
 
 
 def test_progress_of_another_model_is_refused() -> None:

@@ -15,6 +15,7 @@ from edgegossip.fleet import kitfile, orders, provisioning
 from edgegossip.fleet.kitfile import Wifi
 from edgegossip.fleet.store import Fleet
 from edgegossip.types import ConfigError, DataError, EdgegossipError
+from tests.sentence import is_sentence
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +94,9 @@ def test_a_flipped_bit_or_a_cut_is_one_sentence(fleet, at):
     place = int(at * len(data))
     data[place] ^= 1
     for bad in (bytes(data), bytes(data[:place]), b"", b"\0" * 100, b"x" * (kitfile.MAX_BYTES + 1)):
-        with pytest.raises(EdgegossipError):
+        with pytest.raises(EdgegossipError) as refused:
             kitfile.parse(bad)
+        assert is_sentence(refused.value)
 
 
 def test_revoked_boards_get_none_and_kits_without_a_run_say_so(tmp_path):

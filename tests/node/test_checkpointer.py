@@ -197,7 +197,17 @@ def again(tmp_path: Path, size: int = 6, **settings: Any) -> Board:
     return Board("board-0", tmp_path, recipe_of(**settings), size)
 
 
-def test_every_and_keep(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keep", [1, 2, 5])
+def test_so_many_are_kept_and_they_are_the_newest(keep: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "SPOOL_BYTES", 0)  # each is written before the next one
+    kept(tmp_path, **{"checkpoint.keep": keep})
+    files = sorted(file.name for file in (tmp_path / "board-0").iterdir())
+    assert files == [f"{k:010}.ckpt" for k in range(1, 5)][-keep:]
+    restored = again(tmp_path).look()
+    assert restored is not None and restored.round == 4
+
+
+def test_one_is_kept_after_every_so_many_rounds(tmp_path: Path) -> None:
     settings = {"checkpoint.every": 3, "checkpoint.keep": 5}
     kept(tmp_path, **settings)
     restored = again(tmp_path).look()

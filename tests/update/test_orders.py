@@ -8,8 +8,9 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from edgegossip.fleet.store import Fleet, coordinator_of
 from edgegossip.security.identity import Identity
 from edgegossip.types import DataError, DecodeError, PeerError, UsageError
 from edgegossip.update.order import Order
+from tests.sentence import done_or_told
 from tests.update.place import Machine, Place
 
 DAY_S = 86_400
@@ -51,6 +53,10 @@ def lying(place: Place, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> I
         yield server
         (place.config / "board.json").write_text(json.dumps(before))
         server.shutdown()
+
+
+def files_below(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 def untouched(place: Place, machine: Machine) -> bool:
@@ -219,11 +225,11 @@ def test_a_kit_never_says_another_command_line_under_the_number_of_an_order(plac
 
 def test_who_has_no_operators_key_changes_nothing(place: Place) -> None:
     (place.fleet.folder / "operator").rename(place.folder / "at-home")
-    before = {file: file.read_bytes() for file in place.fleet.folder.rglob("*") if file.is_file()}
     provisioning.keep_profile(place.fleet.folder, "pi-02", provisioning.Profile(coordinator="10.0.0.9:8000"))
+    before = files_below(place.fleet.folder)
     with pytest.raises(UsageError):
         orders.change(place.fleet, ("pi-01", "pi-02"), {"listen": "0.0.0.0:7701"})  # pi-01 runs nothing yet
-    assert {file: file.read_bytes() for file in before} == before
+    assert files_below(place.fleet.folder) == before
     assert provisioning.load_profile(place.fleet.folder, "pi-01") == provisioning.Profile()
 
 
@@ -269,9 +275,10 @@ def test_an_operator_who_was_revoked_since_leaves_no_way_back(place: Place) -> N
 
 @given(st.binary(max_size=200), st.integers(0, 2**16))
 def test_any_bytes_are_an_order_or_refused_in_a_sentence(noise: bytes, at: int) -> None:
-    body = bytearray(json.dumps({"name": "a", "number": 1, "arguments": [], "signed_s": 1, "until_s": 2}).encode())
+    body = bytearray(json.dumps(asdict(Order("a", 1, 1, 2, 1, ("--set", "a=b")))).encode())
+    assert Order.parse(body.decode()).number == 1
     body[at % len(body) : at % len(body) + len(noise)] = noise
-    with suppress(DecodeError):
+    with done_or_told(DecodeError):
         Order.parse(body.decode(errors="replace"))
 
 
@@ -287,4 +294,6 @@ def test_a_damaged_order_is_named_with_its_cure(place: Place) -> None:
         (place.fleet.folder / "orders/pi-01.json").write_text(text)
         with pytest.raises(DataError, match="orders/pi-01.json is no order for pi-01.*fleet set pi-01"):
             orders.last(place.fleet.folder, "pi-01")
-    assert "fleet set pi-01" in status(place.fleet, time.time())[0].order, "and the others are shown"
+    one, two = status(place.fleet, time.time())
+    assert "fleet set pi-01" in one.order
+    assert two.name == "pi-02" and "fleet set" not in two.order, "and the others are shown"

@@ -2,8 +2,7 @@
 
 Looks for the first schedule that kills each mutant and prints a table. `--record`, for all of them,
 writes killed.json, from which the tests replay, and lab/results/pages/mutants.json, of which
-lab/results/ makes the page. Exits with 1 when one survives that is not said to be
-equivalent."""
+lab/results/ makes the page. Exits with 1 when one survives that should be found."""
 
 from __future__ import annotations
 
@@ -29,13 +28,13 @@ def main() -> int:
     args = parser.parse_args()
     found = []
     for name in args.mutant or MUTANTS:
-        if args.record and not args.mutant and MUTANTS[name].equivalent:
+        if args.record and not args.mutant and not MUTANTS[name].found:
             continue
         found.append(search(MUTANTS[name], args.seeds))
         print(f"{name:32} {_outcome(found[-1])}", flush=True)
     if args.record:
         _record(found)
-    survivors = [f.mutant for f in found if f.seed is None and not MUTANTS[f.mutant].equivalent]
+    survivors = [f.mutant for f in found if f.seed is None and MUTANTS[f.mutant].found]
     killed = [f.mutant for f in found if f.seed is not None]
     print(f"{len(killed)} of {len(found)} killed" + (f"; survivors: {', '.join(survivors)}" if survivors else ""))
     return 1 if survivors else 0
@@ -54,7 +53,7 @@ def _record(found: list[Found]) -> None:
         for f in found
         if f.seed is not None
     }
-    known = {name: row for name, row in {**known, **new}.items() if name in MUTANTS and not MUTANTS[name].equivalent}
+    known = {name: row for name, row in {**known, **new}.items() if name in MUTANTS and MUTANTS[name].found}
     KILLED.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
     RESULTS.write_text(json.dumps(_document(known), indent=1) + "\n")
 
@@ -66,16 +65,20 @@ def _document(known: dict[str, dict[str, object]]) -> dict[str, object]:
         for name, m in MUTANTS.items()
         if (row := known.get(name)) is not None
     ]
-    equal = [[f"`{m.name}`", m.what, m.equivalent] for m in MUTANTS.values() if m.equivalent]
+    others = [
+        [f"`{m.name}`", m.what, "yes" if m.equivalent else "no", m.equivalent or m.unseen]
+        for m in MUTANTS.values()
+        if not m.found
+    ]
     heads = (
         ["mutant", "what is wrong", "algorithm", "killed by the rule", "at seed", "schedules"],
-        ["mutant", "what is wrong", "why no schedule shows it"],
+        ["mutant", "what is wrong", "equivalent", "why no schedule shows it"],
     )
     return {
         "source": result_source(),
         "tables": [
             {"head": head, "right": [False] * len(head), "rows": rows}
-            for head, rows in zip(heads, (killed, equal), strict=True)
+            for head, rows in zip(heads, (killed, others), strict=True)
         ],
     }
 

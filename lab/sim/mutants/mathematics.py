@@ -70,6 +70,13 @@ MUTANTS = (
         (Edit(PUSH + "Push.take", "Call moved", "$1"),),
     ),
     Mutant(
+        "mixed-three-times",
+        "a mixing goes three times as far as its weights say",
+        ("dpsgd",),
+        (Edit(SYMMETRIC + "Symmetric.mix", "stmt float32 eta", "pull *= np.float32(3)\n$"),),
+        {"codec": "fp32", "workload": "consensus", "faults": "delay=0.2"},
+    ),
+    Mutant(
         "wrong-weight",
         "a message gets the weight that the node gives itself",
         ("dpsgd",),

@@ -52,7 +52,8 @@ class Edit:
 class Mutant:
     """`what` says what is wrong. It concerns `algorithms` (NAME[:KEY=VALUE,...] each; none: server
     runs), and is looked for among the schedules of `options`. `equivalent`: why no schedule can
-    tell it from the right code; empty if one should."""
+    tell it from the right code; `unseen`: what it would take, which none has brought about yet;
+    empty if one should."""
 
     name: str
     what: str
@@ -60,6 +61,12 @@ class Mutant:
     edits: tuple[Edit, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     equivalent: str = ""
+    unseen: str = ""
+
+    @property
+    def found(self) -> bool:
+        """Whether a schedule should tell it from the right code."""
+        return not (self.equivalent or self.unseen)
 
     def schedules(self) -> Options:
         """Of small fleets and short runs, which are quick, unless `options` says otherwise."""

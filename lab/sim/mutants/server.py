@@ -422,6 +422,13 @@ MUTANTS = (
         options("hang=3,hang=1@0-200:0", "deadline_s=1,quorum=1", rounds=12),
     ),
     Mutant(
+        "server-back-off-ends",
+        "a board whose answers were given up twice gets no more time for the next ones",
+        GOSSIP,
+        (Edit(ENGINE + "_give_up", "BinOp MOST_OVERDUE", "$0 ** min($1, 1)"),),
+        options("hang=1@0-200:0", "deadline_s=0.3,quorum=1", rounds=60),
+    ),
+    Mutant(
         "server-asks-the-first",
         "of the boards that are idle always the first are asked",
         GOSSIP,

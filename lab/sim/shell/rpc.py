@@ -192,6 +192,7 @@ class Channel(Endpoint):
         if self._open is None:
             self._open = asyncio.get_running_loop().create_future()
             self.pipe_to(lambda *message: self.stack.of(self.there).connection(self, *message))
+            self.stack.heard(self.there, "connect")
             self.send("connect")
         await asyncio.shield(self._open)
 

@@ -7,6 +7,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from edgegossip.types import ConfigError
 from lab.sim import naming, trace
 from lab.sim import schedule as schedules
 from lab.sim.checkers import RULES
-from lab.sim.faults import BYZANTINE, FRAMING, KINDS, parse
+from lab.sim.faults import BYZANTINE, CRASHES, KINDS, OF_BOARDS, Fault, parse
 from lab.sim.naming import Named
 from lab.sim.run import START_S, FaultInjector, Outcome
 from lab.sim.schedule import Options, Schedule, of, pick
@@ -25,16 +26,20 @@ NODES = 2, 3, 3, 4, 4, 5
 ROUNDS = 8, 24
 SHELL_KINDS = {  # who lies does so about members; no other models, and time goes one way
     **{name: kind for name, kind in KINDS.items() if name not in (*BYZANTINE, "other-model", "clock-jump")},
-    FRAMING.name: FRAMING,
+    **OF_BOARDS,
 }
+OUTAGES = (*CRASHES, "one-way-cut", "split")
+LONG, OUTAGE_S = 0.3, (15.0, 35.0)  # share of them that last so long
 SHELL_RULES = {
     "crash": "nothing is raised but what ends a run",
     "finite": RULES["finite"],
     "rounds": RULES["rounds"],
-    "kept": "a board that was killed goes on from what it had finished but for a round, and for the seconds of slack",
-    "blame": "who is said to be silent or dead is; who says that it stood still did; nobody is blamed long after a fault",
+    "kept": "what was finished longer ago than the slack is on the disk, and there when the board comes again",
+    "blame": "who is said to be silent or dead is, as is a disk; who says that it stood still did, and who did says so",
     "shut-out": "nobody is shut out for good",
-    "noticed": "who is gone for long is known to be",
+    "noticed": "who is gone for long is known to be, and who is another process",
+    "delivered": "what is sent comes, or is said to be lost",
+    "rarer": "who does not answer is tried ever more rarely",
     "refused": "no honest board is refused",
     "progress": "a round ends soon after its deadline; a board that comes begins",
     "end": "every board comes to the end of the run, and gives up only where nobody is left",
@@ -52,7 +57,6 @@ def draw(seed: int, options: Options) -> Schedule:
         if asked.name not in {named.name for named in able}:
             names = ", ".join(named.name for named in able)
             raise ConfigError(f"--algorithm {asked}: whole boards play one of {names}")
-    parse(options.faults, SHELL_KINDS)  # which says what there is
     rounds = options.rounds or ROUNDS[0] + int(of(seed, "rounds").random() * (ROUNDS[1] - ROUNDS[0] + 1))
     options = replace(
         options,
@@ -60,7 +64,17 @@ def draw(seed: int, options: Options) -> Schedule:
         nodes=options.nodes or pick(seed, "nodes", NODES),
         rounds=rounds,
     )
-    return replace(schedules.draw(seed, options, SHELL_KINDS), mode="shell")
+    exact, rng = set(parse(options.faults, SHELL_KINDS).exact), of(seed, "longer")
+    drawn = schedules.draw(seed, options, SHELL_KINDS)
+    return replace(drawn, mode="shell", faults=tuple(f if f in exact else _longer(f, rng) for f in drawn.faults))
+
+
+def _longer(fault: Fault, rng: Random) -> Fault:
+    """Let what keeps boards from each other outlast now and then all that they wait for."""
+    chance, more = rng.random(), rng.random()
+    if fault.kind not in OUTAGES or chance >= LONG:
+        return fault
+    return replace(fault, end=round(fault.start + OUTAGE_S[0] + (OUTAGE_S[1] - OUTAGE_S[0]) * more, 2))
 
 
 def run_shell(schedule: Schedule, *, say: trace.Say | None = None) -> Outcome:
@@ -110,7 +124,7 @@ def _first_boot(world: ShellWorld, injector: FaultInjector, board: Board) -> Non
 
 def _watch(world: ShellWorld) -> None:
     world.look()
-    up = [b.index for b in world.nodes if b.up and not (world.lacks and (b.node is None or b.node.engine.view is None))]
+    up = [b.index for b in world.nodes if b.up and (b.begun or not world.waits())]
     if not up and world.clock.now > world.schedule.seconds:
         world.clock.stop()
     elif world.clock.now > world.settled_s + LATEST_S:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import math
+import posixpath
 import re
 import zlib
 from collections import Counter
@@ -25,6 +26,8 @@ from typing_extensions import override
 from edgegossip import frame as wire
 from edgegossip import recipe as recipes
 from edgegossip.agreement import Agreement
+from edgegossip.checkpoint.format import Stored
+from edgegossip.engine.node import Stage
 from edgegossip.memory import Spool
 from edgegossip.mesh._proto import membership_pb2 as pb
 from edgegossip.mesh.membership import wire as membership
@@ -32,7 +35,7 @@ from edgegossip.mesh.membership.manifest import parse as parse_manifest
 from edgegossip.mesh.membership.protocol import Status
 from edgegossip.mesh.wire import ChunkView, parse_request
 from edgegossip.node.bootstrap import JoinedRun, found
-from edgegossip.node.gossip_node import GossipNode, Model
+from edgegossip.node.gossip_node import LATE_S, GossipNode, Model
 from edgegossip.node.members import open_member
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
@@ -60,7 +63,10 @@ SETTLE_S = 20.0  # after the last fault, until all is as if nothing had been
 BEGINS_S = 200.0  # that a board may take to begin its rounds: it waits two minutes for neighbours that are gone
 CAUSE_S = 15.0  # after a fault, until nobody can blame anybody for it any more
 NOTICED_S = 15.0  # and a deadline, until everybody knows who is gone
-DISK_LOSES = frozenset({"full-disk", *CRASHES}) - {"crash"}  # so that what was written may not be there
+DISK_LOSES = frozenset(CRASHES) - {"crash"}  # so that what was written may not be there
+KEPT_S = 10.0  # and as long as the disk was ill: from one checkpoint to the next, once it is well
+DIES_S = 2.0  # for which one must be away at least, until others hold it for dead
+TRIES_S, TRIES = 10.0, 60  # the most attempts to reach somebody in so long
 READ_S = 0.3  # until a frame that has come to a machine is read by a process that runs
 _LOST = re.compile(r"its message of round (\d+) was lost")
 _SILENT = re.compile(r"no message of round (\d+) within")
@@ -90,7 +96,12 @@ def recipe_of(schedule: Schedule, rounds: Round) -> Recipe:
 
 
 class Disk(StoredDisk):
-    """Has a board's checkpoints: files in memory, on a disk that may be slow or full."""
+    """Has a board's checkpoints: files in memory, on a disk that may be slow or full, or fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broke = False  # since it took a checkpoint last
+        self.durable, self.kept_s = 0, 0.0  # the round that its newest checkpoint goes on with, and when that came
 
     @override
     def read(self) -> None:
@@ -101,10 +112,16 @@ class Disk(StoredDisk):
 
         def before(operation: str, path: str) -> None:
             process.check()
-            if self.full and operation in ("create", "write"):
-                raise OSError(errno.ENOSPC, "No space left on device")
+            if (self.full or self.failing) and operation in ("create", "write"):
+                self.broke = True
+                full = OSError(errno.ENOSPC, "No space left on device")
+                raise OSError(errno.EIO, "Input/output error") if self.failing else full
             if self.slow_s and operation == "sync":
                 process.sleep(self.slow_s)
+            if operation == "rename":
+                part = posixpath.join(posixpath.dirname(path), f".{posixpath.basename(path)[:-5]}.part")
+                self.durable = Stored(self.device.open(part)).meta["round"]
+                self.broke, self.kept_s = False, process.now()
 
         self.device.before = before
         return self.device
@@ -185,7 +202,6 @@ class Board(Sink):
         self.stack: Stack | None = None
         self.node: GossipNode | None = None
         self.leaves = False
-        self.paused_s = 0.0  # when it last began to stand still
         self.resumed_s, self.gone_s = -math.inf, math.inf  # when it went on; since when no process is here
         self.died_s = math.inf  # when the process before this one did
         self.heard_of_s: dict[int, float] = {}  # when it last said that another is there, or gone
@@ -193,6 +209,16 @@ class Board(Sink):
         self.came: dict[tuple[int, Round], float] = {}  # (sender, round): when such a frame was here first
         self.rows: dict[int, pb.Row] = {}  # what it last told of each member
         self.lies, self.lied_s = 0, -math.inf
+        self.loses = False  # a disk that was broken took along what was finished
+        self.waited, self.paused_s = False, math.inf  # when it stood still, and since when
+        self.says_until_s = math.inf  # by then it says that it stood still
+        self.tried: dict[int, list[float]] = {}  # when it began to connect to another
+        self.flying: dict[int, float] = {}  # frames that it sent, and since when nobody has said that they came
+
+    @property
+    def begun(self) -> bool:
+        """Whether its process has its model."""
+        return self.node is not None and self.node.engine.view is not None
 
     # -- processes
 
@@ -204,6 +230,9 @@ class Board(Sink):
         self.died_s, self.gone_s = self.gone_s, math.inf
         self.came.clear()
         self.heard_of_s.clear()
+        self.tried.clear()
+        self.flying.clear()
+        self.says_until_s = math.inf
         self.dead.clear()
         seed = Random(f"{world.schedule.seed}/process/{self.index}/{self.process}")
         self.alive = Process(world.clock, seed, self._crashed)
@@ -215,6 +244,7 @@ class Board(Sink):
         assert self.alive is not None and self.stack is not None
         self.up = self.paused = False
         self.gone_s = self.world.clock.now
+        self.loses = self.loses or self.disk.broke
         self.stack.end()
         self.alive.kill()
 
@@ -222,12 +252,15 @@ class Board(Sink):
         """Let the process stand still."""
         assert self.alive is not None
         self.paused = self.alive.paused = True
+        self.waited = self.node is not None and self.node.engine.stage is Stage.EXCHANGING
         self.paused_s = self.world.clock.now
 
     def unpause(self) -> None:
         """Let it go on."""
         assert self.alive is not None
         self.paused, self.resumed_s = False, self.world.clock.now
+        if self.waited and self.resumed_s - self.paused_s > self.world.schedule.deadline_s + LATE_S + 1.0:
+            self.says_until_s = self.resumed_s + 1.0
         self.alive.unpause()
 
     def noted(self, event: str, j: int, now_s: float) -> None:
@@ -365,8 +398,12 @@ class Board(Sink):
 
     def _heard(self, sender: int, kind: str, *rest: Any) -> None:
         now = self.world.clock.now
-        if kind == "close":  # what came just before, or while it stood still, may be lost with the connection
-            read_s = min(now, self.paused_s if self.paused else now) - READ_S
+        if kind == "connect":  # to another
+            tried = self.tried[sender] = [s for s in self.tried.get(sender, []) if s > now - TRIES_S] + [now]
+            if len(tried) > TRIES:
+                self.world.violate("rarer", self.index, f"tries to reach {sender} {len(tried)} times in {TRIES_S:g} s")
+        if kind == "close":  # what came just before, or was not read yet, may be lost with the connection
+            read_s = (self.paused_s if self.paused else now) - READ_S
             self.came = {key: s for key, s in self.came.items() if key[0] != sender or s < read_s}
         if kind != "message":
             return
@@ -418,7 +455,7 @@ class ShellWorld:
         self.liars: dict[int, list[tuple[str, float]]] = {}  # as in `world.World`
         self.lied: set[int] = set()
         self.lie = of(seed, "byzantine").random
-        self.restarts, self.left = 0, False  # whether somebody has left
+        self.restarts = 0
         self.progress_s, self.began_s = [0.0] * n, [0.0] * n
         self.ended: set[int] = set()  # boards that came to the end of the run, or gave up
         # What came of a stream may not fit it any more.
@@ -452,7 +489,7 @@ class ShellWorld:
         self.trace.event(self.clock.now, index, trace.CRASH)
         self.trace.line(self.clock.now, index, why)
         if left:
-            self.left = board.leaves = True
+            board.leaves = True
             assert board.alive is not None
             board.alive.interrupt()
         else:
@@ -489,6 +526,10 @@ class ShellWorld:
         down = board.dead.union(map(self.members.index, board.node.engine.down)) if now > self.settled_s else ()
         if out := sorted(j for j in down if self._could_talk(i, j, SETTLE_S)):
             self.violate("shut-out", i, f"counts {out} as gone, who have been there for long")
+        late_s = now - self.recipe.checkpoint.slack_s - READ_S
+        unkept = [r for r, s in board.reports if self.began_s[i] < s < late_s and r >= board.disk.durable]
+        if unkept and not board.disk.broke:
+            self.violate("kept", i, f"rounds {unkept} were finished before {late_s:.1f} s, and are not on its disk")
         board.done = step
         board.reports.append((step, now))
         self.progress_s[i] = now
@@ -508,6 +549,10 @@ class ShellWorld:
             ):
                 self.violate("blame", i, f"{fault}: {text}")
             board.noted(name, j, now)
+        if name == "checkpoint-failed" and not board.disk.broke:
+            self.violate("blame", i, f"its disk is well: {text}")
+        if name == "starved":
+            board.says_until_s = math.inf
         if name == "starved" and now > board.resumed_s + 1.0:
             self.violate("blame", i, f"it has not stood still: {text}")
         if name == "finished":
@@ -529,13 +574,35 @@ class ShellWorld:
             # It reports a round a deadline after it sent its message at most.
             sent = any(r == int(lost[1]) and s > quiet_s + self.schedule.deadline_s + 1.0 for r, s in other.reports)
             return "it sent it, and the connection was whole or is again" if sent else ""
-        if name not in ("suspect", "peer-left") and other.leaves and self.began_s[j] and self._unhurt_s(i, j) > CAUSE_S:
+        told = name == "peer-left" or text.endswith(" left")
+        if name != "suspect" and not told and other.leaves and self.began_s[j] and self._unhurt_s(i, j) > CAUSE_S:
             return "it had left, and said so"
         if name == "suspect":  # some time after a fault, or after somebody began late, nobody is behind
             hits = (self._over_s(f) for f in self.schedule.faults if f.start < now)
             last_s = max(*hits, *(began_s + CAUSE_S for began_s in self.began_s))
-            return "" if now - last_s < CAUSE_S else "nothing is broken, nor was lately"
+            if (asked := _SILENT.search(text)) and other.done < int(
+                asked[1]
+            ) - 1:  # it came with nothing, and is behind
+                return ""
+            return "" if now - last_s < CAUSE_S + self.schedule.deadline_s else "nothing is broken, nor was lately"
+        if name == "member-dead" and (why := self._alive(i, j)):
+            return why
         return "the two could talk all the time" if self._could_talk(i, j, CAUSE_S) else ""
+
+    def _alive(self, i: int, j: int) -> str:
+        """Say why i had no reason to hold j for dead; "" where it may have had."""
+        now = self.clock.now
+        if any(self._could_talk(i, k, CAUSE_S) and self._could_talk(k, j, CAUSE_S) for k in self._others(i, j)):
+            return "others reach it"
+        hits = [f for f in self.schedule.faults if now - CAUSE_S < self._over_s(f) and f.start < now and _hits(f, i, j)]
+        if not self.nodes[j].up or any(i != k for f in hits if f.kind in CRASHES for k in f.nodes):
+            return ""
+        if sum(self._over_s(f) - f.start for f in hits) < DIES_S:
+            return "it was away for a moment only"
+        return "who names it stood still itself" if all(f.kind == "pause" and f.nodes == (i,) for f in hits) else ""
+
+    def _others(self, i: int, j: int) -> list[int]:
+        return [k for k in range(self.schedule.nodes) if k not in (i, j) and self.nodes[i].up]
 
     def _could_talk(self, i: int, j: int, for_s: float) -> bool:
         """Tell whether both are there, and nothing has hit them for so long."""
@@ -554,10 +621,14 @@ class ShellWorld:
 
     def _started(self, board: Board, round: Round) -> None:
         """A process has its model: all that was finished long enough before is in it."""
-        kinds = {f.kind for f in self.schedule.faults if board.index in f.nodes}
-        if board.process > 1 and not kinds & DISK_LOSES:
-            before_s = board.died_s - self.recipe.checkpoint.slack_s
-            lost = [r for r, s in board.reports if r >= round and s < before_s]
+        began_s, died_s = self.began_s[board.index], board.died_s  # of the process before
+        since = {
+            f.kind for f in self.schedule.faults if board.index in f.nodes and began_s <= f.start <= self.clock.now
+        }
+        loses, board.loses = board.loses, False
+        if board.process > 1 and not loses and not since & DISK_LOSES:
+            before_s = died_s - self.recipe.checkpoint.slack_s
+            lost = [r for r, s in board.reports if r >= round and began_s < s < before_s]
             if len(lost) > 1:
                 self.violate("kept", board.index, f"goes on from round {round}; rounds {lost} were finished before")
         self.progress_s[board.index] = self.began_s[board.index] = self.clock.now
@@ -572,11 +643,11 @@ class ShellWorld:
 
     # -- looks
 
-    @property
-    def lacks(self) -> bool:
-        """Whether a board that has not begun may wait for ever: for one that left before it came,
-        or that never came."""
-        return self.left or not all(board.process for board in self.nodes)
+    def waits(self) -> bool:
+        """Tell whether who has not begun may wait without end: for one that left before it came, or
+        that never came."""
+        gone = any(f.kind == "leave" and f.start <= self.clock.now for f in self.schedule.faults)
+        return gone or not all(board.process for board in self.nodes)
 
     def look(self) -> None:
         """Every second: whoever does not get on has stalled."""
@@ -585,21 +656,47 @@ class ShellWorld:
             if not board.up or board.paused or board.leaves:
                 self.progress_s[i] = now
                 continue
-            begun = board.node is not None and board.node.engine.view is not None
-            if not begun and self.lacks:
+            begun = board.begun
+            if not begun and self.waits():
                 continue
-            most_s = 3 * self.schedule.deadline_s + checkers.SLACK_S if begun else BEGINS_S
+            if board.node is not None and board.node.engine.stage is Stage.ALONE:  # for as long as others go on
+                self.progress_s[i] = now
+            slow_s = sum(f.strength for f in self.schedule.faults if f.kind == "slow-disk" and i in f.nodes)
+            most_s = 2 * (self.schedule.deadline_s + slow_s) + LATE_S + 1.0 if begun else BEGINS_S
             if now - self.progress_s[i] > most_s:
                 stage = "joining" if board.node is None else board.node.engine.stage.value
                 self.violate("progress", i, f"no round done for {now - self.progress_s[i]:.1f} s; it is {stage}")
+            if now > board.says_until_s:
+                self.violate("blame", i, f"stood still until {board.resumed_s:.1f} s, and has not said so")
+            kept_s = max(self.schedule.seconds, self.began_s[i], board.disk.kept_s)
+            ill_s = sum(f.end - f.start for f in self.schedule.faults if i in f.nodes)
+            if begun and now - kept_s > KEPT_S + ill_s + 2 * self.schedule.deadline_s:
+                self.violate("kept", i, f"has kept nothing since {board.disk.kept_s:.1f} s")
+            flying = board.node.traffic.in_flight if begun and board.node is not None else {}
+            board.flying = {frame: board.flying.get(frame, max(now, self.settled_s)) for frame in flying}
+            if any(now - s > SETTLE_S for s in board.flying.values()):
+                self.violate("delivered", i, f"waits for {SETTLE_S:g} s for word of what it sent")
             if begun and now - board.resumed_s > NOTICED_S:
                 self._look_for_gone(board)
+
+    def _cut_s(self, i: int, j: int) -> float:
+        """Return since when nothing gets from one to the other."""
+        cuts = (f for f in self.schedule.faults if f.kind in ("one-way-cut", "split") and _hits(f, i, j))
+        return min((f.start for f in cuts if f.start < self.clock.now < f.end), default=math.inf)
 
     def _look_for_gone(self, board: Board) -> None:
         """Whoever is gone for long is known to be."""
         assert board.node is not None
         engine, now = board.node.engine, self.clock.now
         here, noticed_s = engine.config.neighbours - engine.down, NOTICED_S + self.schedule.deadline_s
-        out = sorted(j for j in map(self.members.index, here) if now - self.nodes[j].gone_s > noticed_s)
+        gone_s = {j: min(self.nodes[j].gone_s, self._cut_s(board.index, j)) for j in map(self.members.index, here)}
+        out = sorted(j for j, since_s in gone_s.items() if now - since_s > noticed_s)
         if out and now - self.began_s[board.index] > noticed_s:
             self.violate("noticed", board.index, f"counts {out} as there, who have been gone for long")
+        for j in map(self.members.index, here):
+            other, heard_s = self.nodes[j], board.heard_of_s.get(j, 0.0)
+            known = self.began_s[board.index] > other.died_s or heard_s > other.died_s
+            if other.process > 1 and not known and other.died_s < self.began_s[j] < now - noticed_s:
+                self.violate(
+                    "noticed", board.index, f"has not said that {j} is another process since {other.died_s:.1f} s"
+                )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import time
@@ -17,6 +18,7 @@ from edgegossip.fleet.store import Fleet
 from edgegossip.node.notify import EVERY_S, Service, ServiceSink
 from edgegossip.security.identity import Identity
 from edgegossip.types import ConfigError, DataError, PeerError, RunError
+from tests.sentence import is_sentence
 
 
 @pytest.fixture
@@ -38,8 +40,9 @@ def test_name_identity_and_arguments_come_from_the_folder(bundle, tmp_path):
 @pytest.mark.parametrize(("file", "error"), [("board.json", DataError), ("node.args", ConfigError)])
 def test_a_folder_that_first_boot_did_not_make_is_one_sentence(bundle, tmp_path, file, error):
     (bundle / file).write_text("")
-    with pytest.raises(error):
+    with pytest.raises(error, match=re.escape(str(bundle))) as refused:
         provisioned.command_line(bundle, None, tmp_path)
+    assert is_sentence(refused.value)
 
 
 def test_the_newest_revocation_list_outlives_the_process(bundle, tmp_path):
@@ -181,7 +184,8 @@ def test_a_run_that_goes_on_is_marked_for_the_boards_updates(tmp_path):
     assert not mark.exists()
 
 
-def test_without_systemd_nothing_is_sent():
+def test_without_systemd_nothing_is_sent(monkeypatch):
+    monkeypatch.setattr(socket, "socket", lambda *_: pytest.fail("it opens a socket"))
     service = Service({})
     service.ready(), service.alive(), service.status("x"), service.training(), service.rests()
     assert not service.listens

@@ -17,7 +17,7 @@ from lab.sim.byzantine import MOST_HUGE, Byzantine
 from lab.sim.disk import Disk, Saved
 from lab.sim.ledger import spied
 from lab.sim.naming import Named
-from lab.sim.network import KEPT, UNFIT, Clock, Decoded, FailureDetector, Network
+from lab.sim.network import JITTER_S, KEPT, LATENCY_S, UNFIT, Clock, Decoded, FailureDetector, Network
 from lab.sim.schedule import CODECS, layout_of
 
 
@@ -50,9 +50,12 @@ def test_message_faults(kind: str) -> None:
     setattr(net, kind, 0.5)
     for data in numbered(100):
         net.send(0, 1, data)
+    clock.run(LATENCY_S[1] + JITTER_S)
+    soon = {d for _, d in got}
     clock.run(100.0)
     arrived = [d for _, d in got]
-    assert seen[kind] > 10
+    assert seen[kind] > 10 and set(seen) == {kind}
+    assert (len(soon) < len(set(arrived))) == (kind in ("delay", "reorder"))
     assert (len(arrived) < 100) == (kind == "loss") and (len(arrived) > 100) == (kind == "duplication")
     first = list(dict.fromkeys(arrived))
     assert (first != sorted(first)) == (kind == "reorder")

@@ -176,7 +176,9 @@ def test_a_member_that_comes_back_has_a_higher_incarnation_and_may_have_moved() 
     world = World(6, 5)
     world.kill(2)
     world.run(NAMED_S)
+    before = world.nodes[0].table[2].incarnation
     world.start(2, seed_member=0)
+    assert world.nodes[2].table[2].incarnation > before, "from the start: it refutes nothing"
     world.nodes[2].move("10.9.9.9:1", world.clock.now)
     world._perform(2, [])
     world.run(2.0)
