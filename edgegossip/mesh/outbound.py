@@ -47,7 +47,6 @@ _LEAST_QUEUE_BYTES = 8 << 20
 # A peer that comes and goes is taken back so often: each time is told, and sets the node to work.
 _COMES_S, _COMES_BURST = 4.0, 32.0
 _NOT_NEEDED = "it is not needed any more"
-_LOOK_S = 1.6  # for a peer that members suspect to answer us
 _MAX_HELD_S = 1.0  # a peer cannot make its acknowledgements older than that
 
 
@@ -129,7 +128,7 @@ class OutgoingEdge:
         self._comings, self._came = TokenBuckets(1 / _COMES_S, _COMES_BURST), False
         self._down_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self._beside: asyncio.Task[None] | None = None  # that ends the connection, or sees whether it lives
+        self._beside: asyncio.Task[None] | None = None  # that ends the connection
 
     # -- what the transport calls
 
@@ -215,11 +214,6 @@ class OutgoingEdge:
             self.status = Status.DOWN if self.address else Status.NEW
             if self.address:
                 self._begin()
-
-    def look(self) -> None:
-        """End the connection unless the peer answers on it soon: others take it for gone."""
-        if self._stream is not None and (self._beside is None or self._beside.done()):
-            self._beside = asyncio.get_running_loop().create_task(self._look(self._stream))
 
     async def drop(self, reason: str) -> None:
         """End the present connection. The peer is tried again, and may show a better certificate
@@ -352,10 +346,6 @@ class OutgoingEdge:
         except grpc.aio.AioRpcError as error:
             return error.code() not in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
         return True
-
-    async def _look(self, stream: FrameStream) -> None:
-        if not await self._is_alive(_LOOK_S) and self._stream is stream:
-            await self.drop("the connection was silent")
 
     # -- what becomes of frames and of the peer
 

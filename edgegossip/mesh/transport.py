@@ -146,11 +146,6 @@ class GrpcTransport(Transport):
                 if peer in self._edges:
                     self._loop.call_soon_threadsafe(self._edges[peer].rest)
 
-    def look(self, peer: NodeId) -> None:
-        """See whether this peer answers, if there is a stream to it. On the loop."""
-        if peer in self._edges:
-            self._edges[peer].look()
-
     @override
     def send(self, to: NodeId, frame: Buffers) -> int:
         views = tuple(memoryview(piece).cast("B") for piece in frame)

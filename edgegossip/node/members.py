@@ -203,7 +203,6 @@ def open_member(
         spec.name,
         lambda event: transport.post(event),
         log,
-        on_suspect=lambda peer: transport.look(peer),
         known=joined.known,
         seeds=dict(joined.reached),
         security=security,
@@ -216,11 +215,10 @@ def open_member(
         listen,
         agent=agent,
         neighbours=neighbours,
-        # Members probe each other and say who is suspect, who is then asked over its connection,
-        # too: pings besides would double what a link carries where rounds are slow. The listening
-        # end's timer, which gRPC starts anew whatever arrives, took a fifth of what a board that
-        # waits needs.
-        limits=replace(mesh_limits(spec.recipe.network.grace_s), keepalive_s=30.0, server_keepalive_factor=10.0),
+        # Members probe each other and say who is gone; that a link carries nothing one way only its
+        # pings tell. The listening end's timer, which gRPC starts anew whatever arrives, took a
+        # fifth of what a board that waits needs.
+        limits=replace(mesh_limits(spec.recipe.network.grace_s), server_keepalive_factor=10.0),
         insecure=insecure,
         before_disconnect=meters.sample_sockets,
         security=security,

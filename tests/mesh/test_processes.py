@@ -56,24 +56,6 @@ def test_a_killed_peer_is_down_after_the_grace_time_and_its_frames_fail(a, b):
     assert wait_for(a, SendFailed).frame_id == late
 
 
-def test_a_stopped_peer_that_members_suspect_is_lost_before_its_keepalive(b):
-    with GrpcTransport("a", RUN, limits=replace(QUICK, keepalive_s=600.0)) as a:
-        join(a, b)
-        a.submit(called(a.look, "b")).result()
-        a.submit(called(a.look, "nobody")).result()
-        time.sleep(0.5)
-        assert not isinstance(a.incoming(0), PeerDown)  # it has answered
-        b.process.send_signal(signal.SIGSTOP)
-        since_s = time.monotonic()
-        a.submit(called(a.look, "b")).result()
-        assert "the connection was silent" in wait_for(a, PeerDown).reason
-        assert time.monotonic() - since_s < 7.0
-
-
-async def called(function, *arguments):
-    function(*arguments)
-
-
 def test_a_peer_restarted_on_its_port_takes_traffic_again(a, b):
     join(a, b)
     b.kill()

@@ -79,9 +79,9 @@ _COMES_S, _COMES_BURST = 4.0, 32.0
 class Agent:
     """Takes part in one run as one member. `service` goes into the transport's services, then
     `start` begins; `known` is what a member told about the others, and `seeds` where we reached
-    members ourselves. `post` takes Verdict and Moved; `on_suspect` hears who becomes suspect.
-    `log`, thread-safe, takes sentences: a kind (member-here, member-dead, member-left, refused or
-    notice), the text, the peer, and the fields of a Refusal."""
+    members ourselves. `post` takes Verdict and Moved. `log`, thread-safe, takes sentences: a kind
+    (member-here, member-dead, member-left, refused or notice), the text, the peer, and the fields
+    of a Refusal."""
 
     def __init__(
         self,
@@ -90,7 +90,6 @@ class Agent:
         post: Callable[[TransportEvent], None],
         log: Callable[..., None],
         *,
-        on_suspect: Callable[[NodeId], None] = lambda _: None,
         known: Rows = (),
         seeds: Mapping[NodeId, str] | None = None,
         security: TlsSecurity | None = None,
@@ -101,7 +100,6 @@ class Agent:
         self.settings = settings or SwimSettings()
         self.me = manifest.members.index(name)
         self.detector: Detector | None = None
-        self._on_suspect = on_suspect
         self.service = MembershipService(self)
         self.known = known
         self._seeds = {
@@ -233,8 +231,6 @@ class Agent:
             if not isinstance(output, SendMessage):
                 assert self.detector is not None
                 self.events.notify(output, self.detector.table)
-                if isinstance(output, Changed) and output.after.status is Status.SUSPECT:
-                    self._on_suspect(self.manifest.members[output.member])
             elif isinstance(output.message, Ack | Nack):
                 future = self._questions.get((output.to, output.message.number))
                 if future is not None and not future.done():

@@ -305,7 +305,7 @@ MUTANTS = (
         "deaths-believed-by-hearsay",
         "a board takes a member for dead as soon as another says so",
         ("dpsgd",),
-        (Edit("edgegossip.mesh.membership.detector:Detector._with_hearsay", "IfExp suspect told", "told"),),
+        (Edit("edgegossip.mesh.membership.detector:Detector._with_hearsay", "Compare DEAD", "False"),),
         FRAMED,
     ),
     Mutant(
