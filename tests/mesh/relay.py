@@ -47,7 +47,7 @@ class SlowAnswers(Relay):
     of the stream included."""
 
     def __init__(self, address: str, delay_s: float) -> None:
-        self.delay_s = delay_s
+        self._delay_s = delay_s
         super().__init__(address)
 
     def _accept(self) -> None:
@@ -63,7 +63,7 @@ class SlowAnswers(Relay):
                 self._sockets.append(far)
                 due: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
                 self._start(self._read, near, lambda data, far=far: self._deliver(far, data))
-                self._start(self._read, far, lambda data, due=due: due.put((time.monotonic() + self.delay_s, data)))
+                self._start(self._read, far, lambda data, due=due: due.put((time.monotonic() + self._delay_s, data)))
                 self._start(self._deliver_late, due, near)
 
     def _read(self, source: socket.socket, sink) -> None:

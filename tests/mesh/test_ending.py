@@ -26,15 +26,16 @@ PATIENT = replace(QUICK, flush_s=4 * PATIENCE_S)  # whoever waits for one of the
 @contextmanager
 def pair_with_slow_answers(delay_s: float, **limits: float) -> Iterator[tuple[GrpcTransport, GrpcTransport]]:
     """a and b; what a answers to b's frames comes late, everything else at once."""
-    own = replace(PATIENT, **{"linger_s": PATIENCE_S, **limits})
-    with GrpcTransport("a", RUN, limits=own) as a, GrpcTransport("b", RUN, limits=own) as b:
-        relay = SlowAnswers(a.address, 0.0)
+    with (
+        GrpcTransport("a", RUN, limits=replace(QUICK, **limits)) as a,
+        GrpcTransport("b", RUN, limits=replace(QUICK, **limits)) as b,
+    ):
+        relay = SlowAnswers(a.address, delay_s)
         try:
             a.connect({"b": b.address})
             b.connect({"a": relay.address})
             wait_for(a, PeerUp)
             wait_for(b, PeerUp)
-            relay.delay_s = delay_s
             yield a, b
         finally:
             relay.close()
@@ -80,7 +81,7 @@ def test_a_peer_that_left_takes_no_more_and_is_not_up_again():
 
 
 def test_answers_that_never_come_fail_the_frame_in_the_end():
-    with pair_with_slow_answers(PATIENCE_S, linger_s=0.2) as (a, b):
+    with pair_with_slow_answers(1.0, linger_s=0.2) as (a, b):
         frame_id = b.send("a", [b"x"])
         wait_for(a, Received)
         a.close()
