@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,10 @@ from edgegossip.fleet.revocation import tell, until
 from edgegossip.fleet.store import Fleet
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.tls_security import TlsSecurity
-from edgegossip.security import tls
+from edgegossip.security import front_end, tls
 from edgegossip.types import PeerError, UsageError
-from tests.mesh.support import QUICK, RUN
+from tests.mesh.security.support import LIMITS, Clock
+from tests.mesh.support import RUN
 
 Board = Callable[[str], tuple[GrpcTransport, TlsSecurity]]
 
@@ -32,13 +32,15 @@ def fleet(tmp_path: Path) -> Fleet:
 
 
 @pytest.fixture
-def board(fleet: Fleet, tmp_path: Path) -> Iterator[Board]:
-    """A running board whose identity folder is its own, as on a machine of its own."""
+def board(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Board]:
+    """A running board whose identity folder is its own, as on a machine of its own. To it nobody is
+    late: its clock stands still."""
+    monkeypatch.setattr(front_end, "time", Clock())
     running: list[GrpcTransport] = []
 
     def start(name: str) -> tuple[GrpcTransport, TlsSecurity]:
         guard = TlsSecurity.load(shutil.copytree(fleet.folder / "boards" / name, tmp_path / name))
-        running.append(GrpcTransport(name, RUN, limits=replace(QUICK, handshake_s=2.0), security=guard))
+        running.append(GrpcTransport(name, RUN, limits=LIMITS, security=guard))
         return running[-1], guard
 
     yield start

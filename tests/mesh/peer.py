@@ -54,8 +54,8 @@ def main() -> None:
         if line.strip() == "report":
             totals = meter.sample()
             say(rss_bytes=rss_bytes(), sent=totals and totals.sent_bytes, link=totals and totals.sent_link_bytes)
-        elif line.startswith("hold "):
-            ctypes.PyDLL(None).usleep(int(float(line.split()[1]) * 1e6))  # PyDLL keeps Python's lock
+        elif line.strip() == "hold":
+            ctypes.PyDLL(None).system(b"echo '{\"held\": true}'; read line")  # PyDLL keeps Python's lock
         else:
             transport.connect(json.loads(line))
     transport.close()

@@ -17,7 +17,7 @@ from edgegossip.mesh.base import PeerUp, TransportEvent
 E = TypeVar("E")
 ROOT = Path(__file__).resolve().parents[2]
 RUN = bytes(range(16))
-PATIENCE_S = 30.0  # only bounds a failing test
+PATIENCE_S = 60.0  # only bounds a failing test
 QUICK = MeshLimits(grace_s=0.5, backoff_max_s=0.2, flush_s=2.0)
 
 
@@ -80,15 +80,20 @@ class PeerProcess:
         return json.loads(line)
 
     def connect(self, peers: dict[str, str]) -> None:
+        self._say(json.dumps(peers))
+
+    def _say(self, line: str) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(peers) + "\n")
+        self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
-    def hold(self, seconds: float) -> None:
-        """Let nothing else of Python run in it for so long."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"hold {seconds}\n")
-        self.process.stdin.flush()
+    def hold(self) -> None:
+        """Let nothing else of Python run in it from now until `let_go`."""
+        self._say("hold")
+        assert self.read()["held"]
+
+    def let_go(self) -> None:
+        self._say("go")
 
     def kill(self) -> None:
         self.process.kill()

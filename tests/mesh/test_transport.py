@@ -412,9 +412,13 @@ def test_an_interrupted_wait_leaves_the_transport_as_it_was():
         connect_all([a, b], ["a", "b"])
         for _ in range(3):
             timer = threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT])
-            timer.start()
-            with pytest.raises(KeyboardInterrupt):
+
+            def wait(timer: threading.Timer = timer) -> None:
+                timer.start()
                 b.incoming(PATIENCE_S)
+
+            with pytest.raises(KeyboardInterrupt):
+                wait()
             timer.join()
             a.send("b", [b"still here"])
             assert bytes(wait_for(b, Received).data) == b"still here"

@@ -10,7 +10,9 @@ import time
 import tomllib
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -275,11 +277,8 @@ def test_a_list_of_members_that_is_no_text_or_too_short_is_one_sentence(tmp_path
         bootstrap.found(recipes.load("quickstart-gossip"), "a", ("a",), None)
 
 
-def _follow(answer: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def _follow(answer: list[bytes]) -> None:
     """Follow somebody who gives that answer, piece after piece until we leave."""
-    from edgegossip.flower import connection
-
-    monkeypatch.setattr(connection, "REQUEST_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -303,7 +302,6 @@ def _follow(answer: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     ("head", "pieces", "words"),
     [
         ("200 OK\r\ncontent-length: 9000000000", [bytes(65_536)] * 2000, "more than 1048576 bytes"),
-        ("200 OK\r\ncontent-length: 9000", [b" "] * 900, "takes more than 0.5 s"),
         ("200 OK\r\ncontent-length: 9000", [b"{"], "no coordinator at .*does not answer"),
         ("200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 3", [b"abc"], "does not answer as a coordinator"),
         *(
@@ -318,14 +316,21 @@ def _follow(answer: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
         ("403 No\r\ncontent-length: 100000", [b"[" * 100_000], "refuses this board: Forbidden"),
         ("403 No\r\ncontent-length: 23", [b'{"detail": "\\u001b[2J"}'], r"refuses this board:  \[2J"),
     ],
-    ids=["endless", "dripping", "half", "no gzip", "a number", "a name", "numbers", "a list", "deep", "terminal"],
+    ids=["endless", "half", "no gzip", "a number", "a name", "numbers", "a list", "deep", "terminal"],
 )
-def test_whoever_answers_for_a_coordinator_is_worth_a_sentence(
-    head: str, pieces: list[bytes], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_answers_for_a_coordinator_is_worth_a_sentence(head: str, pieces: list[bytes], words: str) -> None:
     pytest.importorskip("httpx")
     with pytest.raises((PeerError, UsageError), match=words):
-        _follow([f"HTTP/1.1 {head}\r\n\r\n".encode(), *pieces], monkeypatch)
+        _follow([f"HTTP/1.1 {head}\r\n\r\n".encode(), *pieces])
+
+
+def test_a_coordinators_answer_that_drips_is_worth_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our clock is ten seconds later each time that we look at it."""
+    pytest.importorskip("httpx")
+    clock = SimpleNamespace(monotonic=count(0.0, 10.0).__next__)
+    monkeypatch.setattr("edgegossip.flower.connection.time", clock)
+    with pytest.raises((PeerError, UsageError), match="takes more than 30 s"):
+        _follow([b"HTTP/1.1 200 OK\r\ncontent-length: 9000\r\n\r\n", *[b" "] * 900])
 
 
 def test_a_recipe_of_dots_is_not_even_read(monkeypatch: pytest.MonkeyPatch) -> None:

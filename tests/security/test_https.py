@@ -6,7 +6,6 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
@@ -22,6 +21,8 @@ from edgegossip.security.identity import Identity
 from edgegossip.types import HostError
 from edgegossip.untrusted import Refusal
 from tests.mesh.fleet import TestFleet
+from tests.mesh.security.support import Clock
+from tests.mesh.support import PATIENCE_S, until
 
 REFUSALS = {
     "none": "it wants a certificate of us",
@@ -41,6 +42,13 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> TestFleet:
 @pytest.fixture(scope="module")
 def admission(fleet: TestFleet) -> Admission:
     return Admission(Identity.load(coordinator_of(fleet.fleet.folder)))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(https, "time", clock)
+    return clock
 
 
 class Handler(MemberHandler):
@@ -63,7 +71,7 @@ def running(
     handler: type[MemberHandler] = Handler,
     refused: Callable[[Refusal], None] = lambda refusal: None,
 ) -> Iterator[MemberServer]:
-    server = MemberServer("127.0.0.1", 0, handler, admission, silent_s=5.0, refused=refused)
+    server = MemberServer("127.0.0.1", 0, handler, admission, silent_s=4 * PATIENCE_S, refused=refused)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
@@ -71,7 +79,7 @@ def running(
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(5)
+        thread.join(PATIENCE_S)
 
 
 def ask(s: socket.socket, body: bytes = b"") -> bytes:
@@ -85,30 +93,30 @@ def ask(s: socket.socket, body: bytes = b"") -> bytes:
 
 
 def test_without_tls_anybody_asks() -> None:
-    with running(None) as server, socket.create_connection(server.server_address, 5) as s:
+    with running(None) as server, socket.create_connection(server.server_address, PATIENCE_S) as s:
         assert ask(s).endswith(b"anybody")
         with pytest.raises(HostError, match="cannot listen on"):
             MemberServer("127.0.0.1", server.server_address[1], Handler, None, 1.0)
 
 
 @pytest.mark.parametrize("body", [b"", b"unread"])
-def test_a_board_is_served_until_it_is_revoked(tmp_path: Path, body: bytes) -> None:
+def test_a_board_is_served_until_it_is_revoked(tmp_path: Path, body: bytes, clock: Clock) -> None:
     fleet = Fleet.create(tmp_path / "fleet", "test", 1).add("a", "board", 1)
     serves = Identity.load(coordinator_of(fleet.folder))
     context = tls.caller_context(Identity.load(fleet.folder / "boards/a"), "coordinator")
-    with running(Admission(serves)) as server, socket.create_connection(server.server_address, 5) as plain:
+    with running(Admission(serves)) as server, socket.create_connection(server.server_address, PATIENCE_S) as plain:
         with context.wrap_socket(plain) as s:
             assert ask(s).endswith(b"a")
             Fleet.open(fleet.folder).revoke("a")
             (serves.folder / "crl.pem").write_bytes((fleet.folder / "crl.pem").read_bytes())
             assert b" 403 " in ask(s, body)
-        with socket.create_connection(server.server_address, 5) as silent:
+        with socket.create_connection(server.server_address, PATIENCE_S) as silent:
             silent.shutdown(socket.SHUT_WR)
             assert silent.recv(1) == b""
 
 
 def dial(server: MemberServer, source: str = "127.0.0.1") -> socket.socket:
-    return socket.create_connection(server.server_address[:2], 5, source_address=(source, 0))
+    return socket.create_connection(server.server_address[:2], PATIENCE_S, source_address=(source, 0))
 
 
 def closed(s: socket.socket) -> bool:
@@ -195,7 +203,6 @@ def connected(fleet: TestFleet, server: MemberServer, name: str) -> Iterator[ssl
 def test_of_too_many_connections_of_one_board_the_oldest_goes(fleet: TestFleet, admission: Admission) -> None:
     with running(admission) as server, ExitStack() as stack:
         held = [stack.enter_context(connected(fleet, server, "c")) for _ in range(4)]
-        held[0].settimeout(2.0)  # the server's own patience is 5 s
         assert closed(held[0])
         assert all(ask(s).endswith(b"c") for s in held[1:])
 
@@ -215,44 +222,50 @@ def test_one_board_takes_no_place_of_others(
 
 @pytest.mark.parametrize("tls_too", [True, False])
 def test_a_request_has_one_deadline_whatever_trickles(
-    fleet: TestFleet, admission: Admission, monkeypatch: pytest.MonkeyPatch, tls_too: bool
+    fleet: TestFleet, admission: Admission, clock: Clock, tls_too: bool
 ) -> None:
-    monkeypatch.setattr(https, "REQUEST_S", 0.3, raising=False)
     with running(admission if tls_too else None) as server, dial(server) as plain, ExitStack() as stack:
         s = stack.enter_context(fleet.client_context(fleet.of("c")).wrap_socket(plain)) if tls_too else plain
         s.sendall(b"GET / HTTP/1.1\r\nx: ")
-        s.settimeout(0.05)
-        for _ in range(60):
-            with suppress(TimeoutError):
-                assert closed(s)
-                return
-            with suppress(ConnectionError):
+        until(lambda: server._places, "it is served")
+
+        def ended() -> bool:
+            clock.now_s += https.REQUEST_S / 10
+            with suppress(OSError):
                 s.sendall(b"y")
-        pytest.fail("it is still served")
+            return not server._places
+
+        until(ended, "it is served no more")
+        assert closed(s)
 
 
 def test_a_request_that_goes_on_keeps_its_connection(
-    fleet: TestFleet, admission: Admission, monkeypatch: pytest.MonkeyPatch
+    fleet: TestFleet, admission: Admission, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     """The deadline is of a request, not of a connection, even if its bytes give no more time."""
-    monkeypatch.setattr(https, "REQUEST_S", 0.5)
     monkeypatch.setattr(https, "SLOWEST_BYTES_PER_S", 1e9)
     with running(admission) as server, connected(fleet, server, "a") as s:
         for _ in range(8):
-            time.sleep(0.1)
+            clock.now_s += https.REQUEST_S / 4
+            server.service_actions()
             assert ask(s).endswith(b"a")
 
 
 def test_a_slow_link_has_the_time_that_its_bytes_take(
-    fleet: TestFleet, admission: Admission, monkeypatch: pytest.MonkeyPatch
+    fleet: TestFleet, admission: Admission, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     monkeypatch.setattr(https, "REQUEST_S", 0.3)
     monkeypatch.setattr(https, "SLOWEST_BYTES_PER_S", 20_000.0)
     with running(admission) as server, connected(fleet, server, "a") as s:
+        [place] = server._places
         s.sendall(b"POST / HTTP/1.1\r\ncontent-length: 40000\r\nconnection: close\r\n\r\n")
-        for _ in range(20):
-            time.sleep(0.05)
+        for _ in range(19):
+            before = https.moved_bytes(place.connection)
             s.sendall(bytes(2000))
+            until(lambda before=before: https.moved_bytes(place.connection) >= before + 2000, "they have come")
+            clock.now_s += 0.09
+            server.service_actions()
+        s.sendall(bytes(2000))
         assert b"".join(iter(lambda: s.recv(4096), b"")).endswith(b"40000 bytes")
 
 
@@ -281,10 +294,9 @@ def test_what_a_network_of_many_addresses_is_refused_is_one_line(admission: Admi
 
 
 def test_connections_that_are_silent_end_when_their_certificate_is_revoked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     """Also while one list comes after the other: the first that names it counts."""
-    monkeypatch.setattr(https, "LINGER_S", 0.2)
     fleet = TestFleet.make(tmp_path)
     serves = Identity.load(coordinator_of(fleet.fleet.folder))
     admission = Admission(serves)
@@ -296,22 +308,27 @@ def test_connections_that_are_silent_end_when_their_certificate_is_revoked(
         trickles.sendall(b"GET / HTTP/1.1\r\nx: ")
         Fleet.open(fleet.fleet.folder).revoke("c")
         (serves.folder / "crl.pem").write_bytes((fleet.fleet.folder / "crl.pem").read_bytes())
-        for s in (idle, trickles):
-            s.settimeout(3.0)  # the server's own patience is 5 s
-            assert closed(s)
+        for _ in range(3):
+            server.service_actions()
+            assert len(server._places) == 3
+            clock.now_s += https.LINGER_S / 3
+        clock.now_s += https.LINGER_S / 3
+        assert closed(idle) and closed(trickles)
         assert ask(other).endswith(b"a")
 
 
 def test_a_certificate_that_asks_too_often_waits(
-    fleet: TestFleet, admission: Admission, monkeypatch: pytest.MonkeyPatch
+    fleet: TestFleet, admission: Admission, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
-    """Whatever its connections are, it has one rate."""
-    monkeypatch.setattr(https, "REQUESTS_PER_S", 10.0, raising=False)
-    monkeypatch.setattr(https, "REQUEST_BURST", 2.0, raising=False)
-    began = time.monotonic()
+    """Whatever its connections are, it has one rate. No time goes by but what it waits."""
+    monkeypatch.setattr(https, "REQUESTS_PER_S", 4.0)
+    monkeypatch.setattr(https, "REQUEST_BURST", 2.0)
+    monkeypatch.setattr(clock, "sleep", lambda seconds: setattr(clock, "now_s", clock.now_s + seconds))
+    clock.now_s = 0.0
     with running(admission) as server, connected(fleet, server, "c") as s, connected(fleet, server, "c") as more:
+        assert clock.now_s == 0.0
         assert all(ask(each).endswith(b"c") for each in (s, more, s))
-        assert time.monotonic() - began >= 0.3
+        assert clock.now_s == 3 / 4
 
 
 def test_a_certificate_that_asks_too_often_keeps_nobody_waiting(

@@ -145,7 +145,7 @@ def test_many_boards_behind_one_address_take_no_strangers_place(place):
 )
 def test_odd_questions_get_a_refusal(place, request_line):
     context = tls.caller_context(place.identity(), "coordinator")
-    with socket.create_connection(place.server.server_address, 5) as plain, context.wrap_socket(plain) as s:
+    with socket.create_connection(place.server.server_address, 60) as plain, context.wrap_socket(plain) as s:
         s.sendall(request_line.encode() + b"\r\n\r\n")
         assert s.recv(1000).split(b" ")[1] in (b"403", b"404")
 

@@ -41,12 +41,16 @@ right_s = time.time() - time.monotonic()
 for year in map(int, sys.argv[2:]):
     then = (ctypes.c_int64 * 2)(int(datetime(year, 6, 1, tzinfo=UTC).timestamp()))  # `time` goes no further than 2262
     assert ctypes.CDLL(None).clock_settime(time.CLOCK_REALTIME, then) == 0
+    took_s = 0.0
     for _ in range(2):
+        began_s = time.monotonic()
         try:
             agent.check_in(agent.ThisBoard(), agent.Places(home / "etc", home / "opt", str(module)), lambda text: None)
         except Exception as error:
             print(year, error, file=sys.stderr)
-    print(year, round(time.clock_gettime(time.CLOCK_REALTIME) - time.monotonic() - right_s))
+        took_s = max(took_s, time.monotonic() - began_s)
+    off_s = abs(time.clock_gettime(time.CLOCK_REALTIME) - time.monotonic() - right_s)
+    print(year, round(max(0.0, off_s - took_s / 2)))  # nobody knows how long the answer was on its way
 """
 
 

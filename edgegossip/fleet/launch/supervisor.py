@@ -76,6 +76,7 @@ class BoardProcess:
     starts: int = 1  # of this board, this one included
     heard_s: float = field(default_factory=time.monotonic)
     round_s: float = field(default_factory=time.monotonic)  # when it last said that a round was done
+    clock: Callable[[], float] = time.monotonic
 
     def send_line(self, line: str) -> None:
         """Write one line to the board's standard input. A board that is gone is not told."""
@@ -86,7 +87,7 @@ class BoardProcess:
 
     def update(self, message: Message) -> None:
         """Remember what later says how the board ended."""
-        self.heard_s = time.monotonic()
+        self.heard_s = self.clock()
         match message:
             case BoardExited(_, code):
                 self.code = code
@@ -196,6 +197,7 @@ class Supervisor:
     erred_first: set[NodeId] = field(default_factory=set)  # who said what is wrong before any had done a round
     failed: dict[NodeId, str] = field(default_factory=dict)  # those of `lost` that the run does not start without
     settle_s: float = SETTLE_S
+    clock: Callable[[], float] = time.monotonic
 
     def next(self, timeout_s: float) -> Message | None:
         """Take in one message: relay it to the sink, and name a board that is lost."""
@@ -210,7 +212,7 @@ class Supervisor:
         if board.last_error and not self.trained:
             self.erred_first.add(board.name)
         if board.finished and not had_finished:
-            self.finished_s = time.monotonic()
+            self.finished_s = self.clock()
         if isinstance(message, BoardRecord):
             self.sink.write(message.record)
         elif isinstance(message, BoardExited):
@@ -246,10 +248,10 @@ class Supervisor:
         with all."""
         known, until_s = 0, 0.0
         while self.failed and not all(board.trained for board in self.running()):
-            if known == len(self.failed) and time.monotonic() > until_s:
+            if known == len(self.failed) and self.clock() > until_s:
                 break
             if len(self.failed) > known:
-                known, until_s = len(self.failed), time.monotonic() + self.settle_s
+                known, until_s = len(self.failed), self.clock() + self.settle_s
             self.next(0.1)
         if self.failed:
             why = {c.name: self.failed[c.name] for c in self.boards if c.name in self.failed}
@@ -262,7 +264,7 @@ class Supervisor:
             pass
 
     def _name_silent(self, named_s: dict[NodeId, float]) -> None:
-        now_s = time.monotonic()
+        now_s = self.clock()
         for board in self.running():
             if now_s - max(board.heard_s, named_s.get(board.name, 0.0)) > SILENT_S:
                 named_s[board.name] = now_s
@@ -270,7 +272,7 @@ class Supervisor:
                 self.sink.event(board.name, "silent", text)
 
     def _end_stuck(self, patience_s: float) -> None:
-        now_s = time.monotonic()
+        now_s = self.clock()
         running = self.running()
         stuck = [c for c in running if now_s - c.heard_s > patience_s]
         if len(stuck) < len(running) and not any(c.finished for c in self.boards):
@@ -293,7 +295,7 @@ class Supervisor:
                     times, since_s = ALONE_TIMES, board.round_s
             if since_s is None or board.ending or board.hung or board.name in self.lost:
                 continue
-            idle_s = time.monotonic() - since_s
+            idle_s = self.clock() - since_s
             if idle_s <= max(self.hanging_s, times * (since_s - self.began_s)):
                 continue
             if board.finished:

@@ -28,11 +28,20 @@ def test_a_full_disk_is_called_so(tmp_path, with_log):
         tools.run(["sh", "-c", said], 20, log=log)
 
 
-def test_what_takes_too_long_is_ended_with_all_that_it_started(tmp_path):
-    with pytest.raises(HostError, match="did not end in 1 s"):
-        tools.run(["sh", "-c", f"sleep 600 & echo $! >{tmp_path}/child; wait"], 1)
+def test_what_takes_too_long_is_ended_with_all_that_it_started(tmp_path, monkeypatch):
+    class Late(subprocess.Popen):
+        """Its time is over once it has started what it starts."""
+
+        def communicate(self, input=None, timeout=None):
+            assert self.stdout.readline() == "started\n"
+            raise subprocess.TimeoutExpired(self.args, timeout)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "Popen", Late)
+        with pytest.raises(HostError, match="did not end in 9 s"):
+            tools.run(["sh", "-c", f"sleep 600 & echo $! >{tmp_path}/child; echo started; wait"], 9)
     child = int((tmp_path / "child").read_text())
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while _runs(child) and time.monotonic() < until:
         time.sleep(0.05)
     assert not _runs(child)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import queue
 import ssl
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -43,18 +41,19 @@ def test_limits_for_strangers_are_short():
     assert MeshLimits().silence_s(True) <= 2.0
 
 
-def test_a_caller_that_connects_and_says_nothing(pair):
+def test_a_caller_that_connects_and_says_nothing(pair, clock):
     _, b = pair
     with dial(b.address) as s:
+        clock.too_late_for(s, b, "the TLS handshake")
         assert ended(s)
     told(b, f"it did not finish the TLS handshake in {LIMITS.handshake_s:g} s")
 
 
-def test_a_caller_that_drips(fleet, pair, monkeypatch):
+def test_a_caller_that_drips(fleet, pair, clock, monkeypatch):
     """One byte after the other does not make it last longer. The clock goes on from byte to
     byte."""
     _, b = pair
-    now_s, stepped = time.monotonic(), threading.Semaphore(0)
+    stepped = threading.Semaphore(0)
     step = front_end.PendingHandshake.step
 
     def counted(self: front_end.PendingHandshake) -> None:
@@ -63,7 +62,6 @@ def test_a_caller_that_drips(fleet, pair, monkeypatch):
         finally:
             stepped.release()
 
-    monkeypatch.setattr(front_end, "time", SimpleNamespace(monotonic=lambda: now_s, sleep=time.sleep))
     monkeypatch.setattr(front_end.PendingHandshake, "step", counted)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = fleet.client_context(fleet.of("c"), ADMISSION).wrap_bio(incoming, outgoing)
@@ -77,38 +75,42 @@ def test_a_caller_that_drips(fleet, pair, monkeypatch):
                 incoming.write(s.recv(1 << 16))
         last_words = outgoing.read()  # its certificate, and that it has finished
         for byte in last_words[:10]:
-            now_s += LIMITS.handshake_s / 9.5
+            clock.now_s += LIMITS.handshake_s / 9.5
             s.send(bytes([byte]))
             assert stepped.acquire(timeout=PATIENCE_S)
         assert ended(s)
     told(b, f"it did not finish the TLS handshake in {LIMITS.handshake_s:g} s")
 
 
-def test_a_caller_that_says_nothing_in_the_admission_handshake(fleet, pair):
+def test_a_caller_that_says_nothing_in_the_admission_handshake(fleet, pair, clock):
     _, b = pair
     with dial(b.address) as plain, fleet.client_context(fleet.of("c"), ADMISSION).wrap_socket(plain) as s:
+        clock.too_late_for(s, b, "the admission handshake")
         assert ended(s)
     told(b, f"it did not finish the admission handshake in {LIMITS.handshake_s:g} s")
 
 
-def test_a_caller_with_a_token_that_stalls_in_tls(fleet, pair):
-    _, b = pair
-    token = admission_handshake(fleet, fleet.of("c"), b.address).text
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    name = serial_name(7, fleet.ca.fleet_id, token)
-    with suppress(ssl.SSLWantReadError):
-        context = fleet.client_context(fleet.of("c"), H2)
-        context.wrap_bio(incoming, outgoing, server_hostname=name).do_handshake()
-    with dial(b.address) as s:
-        s.sendall(outgoing.read())
-        assert ended(s)  # gRPC's own limit
+def test_a_caller_with_a_token_that_stalls_in_tls(fleet, clock):
+    """gRPC's own limit ends it; the front end's clock stands still."""
+    limits = replace(LIMITS, handshake_s=0.4)
+    with GrpcTransport("b", RUN, limits=limits, security=fleet.security("b")) as b:
+        token = admission_handshake(fleet, fleet.of("c"), b.address).text
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        name = serial_name(7, fleet.ca.fleet_id, token)
+        with suppress(ssl.SSLWantReadError):
+            context = fleet.client_context(fleet.of("c"), H2)
+            context.wrap_bio(incoming, outgoing, server_hostname=name).do_handshake()
+        with dial(b.address) as s:
+            s.sendall(outgoing.read())
+            assert ended(s)
 
 
 def test_a_stream_without_hello(fleet, pair):
     _, b = pair
+    b._inbound._limits = replace(LIMITS, handshake_s=0.4)  # of streams, and not of the connections that they need
     [answer] = converse(fleet, "c", b.address)
-    assert f"said nothing for {LIMITS.handshake_s:g} s" in answer.refusal.reason
-    told(b, f"it said nothing for {LIMITS.handshake_s:g} s")
+    assert "said nothing for 0.4 s" in answer.refusal.reason
+    told(b, "it said nothing for 0.4 s")
 
 
 def test_a_flood_of_connections(fleet):
@@ -163,14 +165,14 @@ def test_a_flood_of_tiny_frames_waits_at_its_sender(fleet):
 def test_calls_of_one_board_are_few_and_the_next_one_waits(fleet):
     limits = MeshLimits()
     assert limits.max_connections_per_peer * limits.max_streams * MAX_CHUNK_BYTES <= 128 << 20, "of what never ends"
-    patient, over = replace(limits, handshake_s=PATIENCE_S, hello_s=PATIENCE_S), threading.Event()
+    over = threading.Event()
 
     def silent() -> Iterator[bytes]:
         over.wait(PATIENCE_S)
         yield from ()
 
     with (
-        GrpcTransport("b", RUN, limits=patient, security=fleet.security("b")) as b,
+        GrpcTransport("b", RUN, limits=LIMITS, security=fleet.security("b")) as b,
         channel_to_b(fleet, fleet.of("c"), b.address) as channel,
     ):
         b.connect({"c": "127.0.0.1:1"})

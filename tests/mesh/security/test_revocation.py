@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,10 +20,8 @@ from edgegossip.security.names import Subject
 from edgegossip.security.tls import H2
 from edgegossip.types import PeerError
 from tests.mesh.fleet import DAY, NOW, TestFleet
-from tests.mesh.security.support import is_refused, others, told
-from tests.mesh.support import PATIENCE_S, QUICK, RUN, connect_all, wait_for
-
-LIMITS = replace(QUICK, handshake_s=PATIENCE_S)  # of a busy machine; nobody here takes his time
+from tests.mesh.security.support import LIMITS, is_refused, others, told
+from tests.mesh.support import RUN, connect_all, wait_for
 
 
 @pytest.fixture
@@ -170,7 +167,7 @@ def test_who_gives_a_list_for_nothing_is_cut_off_and_kept_out(fleet, monkeypatch
     with pytest.raises(PeerError):
         security._front_end.take_list(c, data, present.number)
     [(peer, line)] = lines
-    assert peer == "c" and line.startswith("c is in quarantine for 5 s: ")
+    assert peer == "c" and line.startswith("c is in quarantine for 300 s: ")
     assert [which(c) for which in cuts] == [True]
     with pytest.raises(PeerError, match="in quarantine"):
         security._front_end.take_list(c, data, present.number)
