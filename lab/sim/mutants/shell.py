@@ -97,6 +97,7 @@ MUTANTS = (
         PLAIN,
         (Edit(DETECTOR + "_suspicion_ends_s", "BinOp _slowness 0", "$0 if False else self._suspected_s[member]"),),
         options("pause@3-5:1"),
+        unseen="Rounds are quick here: who is away too shortly to be dead is not missed by the members.",
     ),
     Mutant(
         "shell-no-refutation",
