@@ -69,8 +69,9 @@ def _definer(module: str, name: str) -> Path:
     file = place.with_suffix(".py") if place.with_suffix(".py").exists() else place / "__init__.py"
     if file.name == "__init__.py" and file.exists():
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            given = {a.asname or a.name for a in node.names} if isinstance(node, ast.ImportFrom) else set()
-            if name in given and node.module != module:
+            if not isinstance(node, ast.ImportFrom) or node.module == module:
+                continue
+            if name in {a.asname or a.name for a in node.names}:
                 return _definer(str(node.module), name)
     return file
 
