@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -25,7 +26,7 @@ TAIL_BYTES = 8192  # of metrics.jsonl, more than its last line
 START_S = 600.0  # many boards on a machine that is busy with other things
 
 
-class Boards:
+class Boards(ABC):
     """Processes of one run: boards, and what else there is; each has a runs folder and a log in
     `folder`. `forks`: where they come from, if not each for itself."""
 
@@ -37,9 +38,9 @@ class Boards:
         self.folder, self.boards, self.names = folder, tuple(boards), (*others, *boards)
         self.processes: dict[str, Any] = {}  # subprocess.Popen, or what a fork server gives
 
+    @abstractmethod
     def command(self, name: str) -> list[str]:
         """What starts it, the first time and again."""
-        raise NotImplementedError
 
     def enrol(self) -> Path:
         """A fleet of these boards, with certificates; its folder."""
@@ -71,9 +72,9 @@ class Boards:
                 start_new_session=True,
             )
 
+    @abstractmethod
     def start_all(self) -> None:
         """All of them train when it returns."""
-        raise NotImplementedError
 
     def until(self, what: Callable[[], object], said: str) -> None:
         """Wait for it, while none ends."""
