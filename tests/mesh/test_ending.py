@@ -20,15 +20,19 @@ from edgegossip.mesh.wire import METHOD
 from tests.mesh.relay import SlowAnswers
 from tests.mesh.support import PATIENCE_S, QUICK, RUN, PeerProcess, connect_all, wait_for
 
-PATIENT = replace(QUICK, flush_s=4 * PATIENCE_S)  # whoever waits for one of these times fails the test
+LONG_S = 4 * PATIENCE_S  # whoever waits for one of these times fails the test
+PATIENT = replace(
+    QUICK,
+    **dict.fromkeys(("flush_s", "linger_s", "grace_s", "hello_s", "keepalive_s", "keepalive_timeout_s"), LONG_S),
+)
 
 
 @contextmanager
 def pair_with_slow_answers(delay_s: float, **limits: float) -> Iterator[tuple[GrpcTransport, GrpcTransport]]:
     """a and b; what a answers to b's frames comes late, everything else at once."""
     with (
-        GrpcTransport("a", RUN, limits=replace(QUICK, **limits)) as a,
-        GrpcTransport("b", RUN, limits=replace(QUICK, **limits)) as b,
+        GrpcTransport("a", RUN, limits=replace(PATIENT, **limits)) as a,
+        GrpcTransport("b", RUN, limits=replace(PATIENT, **limits)) as b,
     ):
         relay = SlowAnswers(a.address, delay_s)
         try:
@@ -157,7 +161,7 @@ def close_at_once(transports: list[GrpcTransport]) -> None:
 @pytest.mark.parametrize("frames", [0, 3])
 def test_four_boards_that_close_at_the_same_moment_do_not_wait_for_each_other(frames):
     names = [f"board-{i}" for i in range(4)]
-    transports = [GrpcTransport(name, RUN, limits=replace(PATIENT, linger_s=4 * PATIENCE_S)) for name in names]
+    transports = [GrpcTransport(name, RUN, limits=PATIENT) for name in names]
     connect_all(transports, names)
     for name, t in zip(names, transports, strict=True):
         for peer in names:
@@ -170,7 +174,7 @@ def test_four_boards_that_close_at_the_same_moment_do_not_wait_for_each_other(fr
 
 
 def test_a_board_whose_inbox_is_full_can_close():
-    limits = replace(PATIENT, linger_s=4 * PATIENCE_S, max_inbox_bytes=1_000_000)
+    limits = replace(PATIENT, max_inbox_bytes=1_000_000)
     with GrpcTransport("a", RUN, limits=limits) as a, GrpcTransport("b", RUN, limits=limits) as b:
         connect_all([a, b], ["a", "b"])
         tickets = [b.send("a", [bytes(600_000)]) for _ in range(4)]
@@ -224,7 +228,7 @@ def test_a_peer_that_hears_goodbye_and_stays_does_not_hold_up_closing():
 
 def test_a_stranger_that_says_nothing_does_not_hold_up_closing():
     with (
-        GrpcTransport("b", RUN, limits=replace(QUICK, linger_s=4 * PATIENCE_S, hello_s=4 * PATIENCE_S)) as b,
+        GrpcTransport("b", RUN, limits=PATIENT) as b,
         grpc.insecure_channel(b.address) as channel,
     ):
         over = threading.Event()
