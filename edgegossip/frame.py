@@ -62,7 +62,7 @@ class Aux(IntEnum):
     INCARNATION = 8  # push-sum: which history the sender's totals belong to, below 2^48
     PART = 9  # of a state of several vectors, from 0
     PARTS = 10  # how many there are
-    MODEL = 11  # 1: the last part is the sender's model, for one that was left behind
+    MODEL = 11  # 1: the last part is the sender's model, for one that was left behind; of a HELLO: it has none
     FRESH = 12  # the sender has nothing of the other's yet; a fingerprint of what its replicas start from
     PHASE = 13  # of the topology's period, for messages about a stream
     ANSWER = 14  # 1: to the exchange of this session and sequence, which the receiver began

@@ -324,7 +324,8 @@ class NodeEngine:
     def _loaded(self, event: Loaded) -> None:
         """Begin the algorithm, at a model or where a checkpoint was; then take in what came while
         we joined."""
-        view = event.view.with_down(self.config.neighbours - self._peers.up)
+        self._needs_model = self.config.restarted and event.state is None
+        view = replace(event.view.with_down(self.config.neighbours - self._peers.up), bare=self._needs_model)
         self._alone_since_s = self._now_s - self._peers.gone_for_s(self._now_s)
         self.view, self._limits = view, wire.Limits.of(view.layout, self.algorithm.bodies)
         self._rates = rates_for(view.codec, view.layout, self.algorithm.says)
@@ -334,7 +335,6 @@ class NodeEngine:
             self.state = self.algorithm.init(event.x, view)
         else:
             raise UsageError("Loaded needs a model to start from, or the state of a checkpoint")
-        self._needs_model = self.config.restarted and event.state is None
         self._effects.append(Started(self.state))
         came, self.pending = self.pending, PendingFrames(len(self.config.members) - 1, self._patience.pending_bytes)
         self._poll()

@@ -81,6 +81,7 @@ class NodeView:
     deadline_s: float  # how long a round waits for a silent neighbour before it goes on without it
     down: frozenset[NodeId] = field(default_factory=frozenset)  # members known to be gone
     boot: int = 0  # drawn at random by whoever starts the node, 0..2^48 - 1: tells its processes apart, in any order
+    bare: bool = False  # it was in the run before, and has nothing of it
     # Where a message is made that may be as large as the model, and waits until it is sent; None:
     # in memory.
     room: Room = memory_only

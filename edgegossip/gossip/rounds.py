@@ -117,7 +117,8 @@ class Synchronous(Sessions):
         ctx = self._context(view, index, 0)
         # A node that begins with nothing begins a history: its incarnation is named after its first
         # process.
-        return State(view, index, 0, ctx, self.scheme.init(x, ctx), incarnation_of(view), incarnation_of(view))
+        math_, boot = self.scheme.init(x, ctx), incarnation_of(view)
+        return State(view, index, 0, ctx, math_, boot, boot, bare=view.bare)
 
     @override
     def resume(self, s: State, view: NodeView) -> State:
@@ -553,12 +554,14 @@ class Synchronous(Sessions):
     # decoded, bear out.
 
     @override
-    def _ahead(self, s: State) -> int:
+    def _ahead(self, s: State, bare: bool = False) -> int:
         """Return how many rounds ahead of us is far. In a strongly connected graph without
         deadlines nobody can be more than n - 1 hops ahead; on each of them a node goes on for
-        `staleness` rounds without news, and hears of it again after a period."""
+        `staleness` rounds without news, and hears of it again after a period. Of what one with
+        nothing would do in that time there is no use to others: a hop is a round."""
         topology = s.view.topology
-        return self.max_ahead or topology.n * (topology.period + self.staleness) + 1
+        most = self.max_ahead or topology.n * (topology.period + self.staleness) + 1
+        return min(most, topology.n + 1) if bare else most
 
     def _alive(self, s: State) -> tuple[int, ...]:
         """Return in-neighbours, in any round, that are up."""
@@ -606,7 +609,7 @@ class Synchronous(Sessions):
         nearest: it is no farther off than an honest one."""
         name = s.view.members[sender]
         messages.require_proportion(name, model, self.scheme.model(s.math), s.view.layout, s.ctx.ahead(round))
-        if round <= s.round + self._ahead(s):  # not any more
+        if round <= s.round + self._ahead(s, s.bare):  # not any more
             return self._proceed(s)
         s = replace(s, claims={**s.claims, sender: (round, model if self.scheme.malicious else None)})
         claims = {j: s.claims[j] for j in self._alive(s) if j in s.claims}
@@ -627,7 +630,8 @@ class Synchronous(Sessions):
         is another model."""
         stepped = s.stepped is not None
         math_ = self.scheme.abandon(s.math, model, s.ctx)
-        s, actions = self._enter(self._break_streams(s, math_), target, math_)
+        s = replace(self._break_streams(s, math_), bare=s.bare and model is None)
+        s, actions = self._enter(s, target, math_)
         if not stepped:
             return s, [Checkpoint(), *actions]
         return s, [SetTimer(None), Checkpoint(), RoundDone(target - 1, math.nan, math.nan), *actions]

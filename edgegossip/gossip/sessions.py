@@ -27,8 +27,8 @@ class Sessions(GossipAlgorithm[State]):
     scheme: Scheme[Any]
 
     @abstractmethod
-    def _ahead(self, s: State) -> int:
-        """Return how many rounds ahead of us is far."""
+    def _ahead(self, s: State, bare: bool = False) -> int:
+        """Return how many rounds ahead of us is far, or of one that came again with nothing."""
 
     # -- The receiver's end
 
@@ -53,6 +53,8 @@ class Sessions(GossipAlgorithm[State]):
         aux: dict[int, float] = {Aux.SESSION: edge.opening, Aux.INCARNATION: s.incarnation, Aux.EPOCH: s.epoch}
         if not edge.established:
             aux[Aux.FRESH] = self.scheme.fingerprint(s.math)
+        if s.bare:
+            aux[Aux.MODEL] = 1
         if challenge is not None:
             aux[Aux.CHALLENGE] = challenge
         return self._hello(s, key, aux, edge.number)
@@ -129,7 +131,7 @@ class Sessions(GossipAlgorithm[State]):
             return s, self._hello_for_session(s, key, challenge)
         if key not in self.out_keys(s):
             raise PeerError(f"{name} opened a stream that {s.view.node} does not send")
-        behind = frame.round + self._ahead(s) < s.round
+        behind = frame.round + self._ahead(s, Aux.MODEL in frame.aux) < s.round
         session = number_of(frame, Aux.SESSION, 1, MAX_ID)
         if self.scheme.streams:
             return self._session_opened(s, key, frame, session, behind)

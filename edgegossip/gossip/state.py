@@ -76,6 +76,7 @@ class State:
     stepped: Stepped | None = None
     refused: frozenset[int] = frozenset()  # senders whose message of this round could not be used
     lingering: bool = False  # the quorum is there
+    bare: bool = False  # came again with nothing, and nobody's model was taken over yet
     sessions: int = 0  # that this process has opened
     # Who says that we are far behind: their round, and their model where neighbours may lie.
     claims: Mapping[int, tuple[Round, Any]] = field(default_factory=dict)

@@ -85,7 +85,7 @@ class Fleet:
     def restart(self, node: int, kept: Any = None) -> list[Action]:
         """A new process of this node, from a state that was kept or from nothing."""
         self.boots[node] += 100
-        view = self.view(node)
+        view = self.view(node, bare=kept is None)
         kept = self.algorithm.init(self.start[node], view) if kept is None else self.algorithm.resume(kept, view)
         self.states[node], actions = self.algorithm.start(kept)
         self.carry_out(node, actions)

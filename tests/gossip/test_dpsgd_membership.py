@@ -188,6 +188,24 @@ def test_half_of_the_neighbours_have_to_find_one_process_far_behind(make_fleet: 
     assert fleet.rounds[0] == (1 if restarts else 10)
 
 
+@pytest.mark.parametrize("name", ["dpsgd", "deep-squeeze", "sgp"])
+def test_who_comes_again_with_nothing_is_led_sooner_than_a_period_of_rounds_a_hop(make_fleet: Any, name: str) -> None:
+    """One with a model is as far behind as random pairs let it be."""
+    fleet = make_fleet("random-pairs", nodes=3, algorithm=name)
+    fleet.say_hello()
+    fleet.down(0, 2), fleet.down(1, 2)
+    fleet.play(40, [0, 1])
+    kept = fleet.states[2]
+    for state, rounds in ((kept, [40, 40, 0]), (None, [40, 40, 40])):
+        fleet.down(0, 2), fleet.down(1, 2)
+        fleet.down(0), fleet.down(1)
+        fleet.mail.clear()
+        fleet.restart(2, state)
+        fleet.deliver_all()
+        assert fleet.rounds == rounds
+    assert not fleet.states[2].bare
+
+
 @pytest.mark.parametrize("name", ["dpsgd", "deep-squeeze", "d2"])
 def test_a_newcomer_asks_again_whether_it_is_far_behind(make_fleet: Any, name: str) -> None:
     """Its hellos were lost: its neighbours never offer their models."""

@@ -580,10 +580,10 @@ class ShellWorld:
         if name == "suspect":  # some time after a fault, or after somebody began late, nobody is behind
             hits = (self._over_s(f) for f in self.schedule.faults if f.start < now)
             last_s = max(*hits, *(began_s + CAUSE_S for began_s in self.began_s))
-            if (asked := _SILENT.search(text)) and other.done < int(
-                asked[1]
-            ) - 1:  # it came with nothing, and is behind
-                return ""
+            if asked := _SILENT.search(text):  # it came with nothing, and had no time for that round yet
+                level_s = max((s for r, s in other.reports if r == int(asked[1]) - 1), default=math.inf)
+                if level_s + self.compute_s[j] * self.slow[j] > now - READ_S:
+                    return ""
             return "" if now - last_s < CAUSE_S + self.schedule.deadline_s else "nothing is broken, nor was lately"
         if name == "member-dead" and (why := self._alive(i, j)):
             return why
