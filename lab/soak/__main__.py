@@ -29,7 +29,7 @@ import os
 import signal
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -55,10 +55,12 @@ SETTINGS = (
 QUANTITIES = tuple(growth.LIMITS)
 EVERY_S = 25.0  # between two faults, on average
 CALM_S = 60.0  # at the start, and between two faults of one process
+SPARED = 2 / 3  # of the time, at the end, in which the coordinator is not killed: what it holds is to be judged
 END_S = 120.0  # without faults at the end: all are to train again
 AWAY_AT_ONCE = 2
 KINDS = {"SIGKILL": 0.5, "SIGSTOP": 0.3, "SIGTERM": 0.2}
 WARM_S = 120.0
+LONG_MINUTES = 10.0  # of a run in which some process of each kind is to be judged
 # When others come and go a heap is scattered for ten minutes; what is allocated stays the same.
 SCATTERED_BYTES = 1 << 20
 
@@ -77,7 +79,8 @@ def schedule(seed: int, names: Sequence[str], seconds: float) -> list[Fault]:
     while (at_s := at_s + random.expovariate(1 / EVERY_S)) < seconds - END_S:
         # A coordinator that is told to end ends the run.
         [kind] = random.choices(list(KINDS), list(KINDS.values()))
-        victims = [n for n in names if free_s[n] <= at_s and (n != COORDINATOR or kind != "SIGTERM")]
+        spared = kind == "SIGTERM" or (kind == "SIGKILL" and at_s > (1 - SPARED) * seconds)
+        victims = [n for n in names if free_s[n] <= at_s and not (n == COORDINATOR and spared)]
         name, back_s = random.choice(victims or [""]), at_s + random.choice((2.0, 8.0, 60.0)) * random.random()
         if name and sum(at_s < f.back_s + CALM_S / 2 for f in found) < AWAY_AT_ONCE:
             found.append(Fault(at_s, name, kind, back_s))
@@ -197,6 +200,8 @@ def judge(out: Path) -> tuple[dict[str, Any], list[str]]:
     long = {p: rows for p, rows in series.items() if len(rows["rss_bytes"]) >= growth.MIN_SAMPLES}
     grown, grew = growth.judge(long, SCATTERED_BYTES if any("gone" in line for line in lines) else 0.0)
     wrong += grew
+    minutes = round((samples[-1]["unix_s"] - samples[0]["unix_s"]) / 60, 1)
+    wrong += unjudged(about["mode"], minutes, long)
     # All train to the end.
     rounds = {n: h["round"] for p, h in samples[-1]["processes"].items() if (n := p.partition(":")[0]) in names}
     wrong += [f"{name} trains no more" for name in names if rounds.get(name, -1) < 0.98 * max(rounds.values())]
@@ -206,7 +211,7 @@ def judge(out: Path) -> tuple[dict[str, Any], list[str]]:
     ]
     document = {
         **{k: about[k] for k in ("mode", "seed", "when", "every_s", "pause_s")},
-        "minutes": round((samples[-1]["unix_s"] - samples[0]["unix_s"]) / 60, 1),
+        "minutes": minutes,
         "rounds": rounds,
         "load": sorted(s["load"] for s in samples)[len(samples) // 2],
         "faults": Counter(line["kind"] for line in lines if "gone" in line),
@@ -221,6 +226,18 @@ def judge(out: Path) -> tuple[dict[str, Any], list[str]]:
         "wrong": wrong,
     }
     return document, wrong
+
+
+def unjudged(mode: str, minutes: float, judged: Collection[str]) -> list[str]:
+    """Whose growth nobody looked at in a run that is long enough: names are as in the samples."""
+    if minutes < LONG_MINUTES:
+        return []
+    kinds = {"gossip": {"board": ""}, "server": {"board": "pi-", "SuperLink": "coordinator/"}}[mode]
+    return [
+        f"no {kind} lived long enough to be judged"
+        for kind, start in kinds.items()
+        if not any(p.startswith(start) for p in judged)
+    ]
 
 
 def main() -> None:

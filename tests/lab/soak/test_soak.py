@@ -104,6 +104,18 @@ def test_who_is_blamed_was_away(
     assert len([*untrue(read_run(tmp_path), ABSENCES, ("a", "b", "c"))]) == false
 
 
+def test_nobody_is_flat_whom_nobody_looked_at() -> None:
+    assert soaks.unjudged("server", 20.0, ["pi-1:7", "coordinator:8"]) == [
+        "no SuperLink lived long enough to be judged"
+    ]
+    assert not soaks.unjudged("server", 20.0, ["pi-1:7", "coordinator/9:8"])
+    assert soaks.unjudged("gossip", 20.0, []) and not soaks.unjudged("gossip", 1.0, [])
+    names, seconds = ("coordinator", "pi-1", "pi-2", "pi-3"), 1200.0
+    faults = [f for seed in range(20) for f in soaks.schedule(seed, names, seconds) if f.name == "coordinator"]
+    killed = [f.at_s for f in faults if f.kind == "SIGKILL"]
+    assert 0 < max(killed) <= seconds / 3 and not any(f.kind == "SIGTERM" for f in faults)
+
+
 @pytest.mark.slow  # real processes
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("mode", ["gossip", "server"])
