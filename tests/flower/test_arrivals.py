@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import asyncio.sslproto
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -19,6 +21,7 @@ from edgegossip.flower import superlink
 from edgegossip.flower._private import arrivals
 from edgegossip.security import tls
 from edgegossip.security.identity import Identity
+from edgegossip.security.limits import endpoint
 
 PATIENCE_S = 60.0  # only bounds a failing test
 
@@ -77,6 +80,30 @@ async def _is_open(reader: asyncio.StreamReader, for_s: float = PATIENCE_S) -> b
     except ConnectionError:
         pass
     return False
+
+
+def test_what_connections_that_are_over_hang_in_is_given_back(port: Port) -> None:
+    async def come_and_go() -> None:
+        async with port.connected():
+            held = weakref.WeakSet[arrivals.Connection]()
+            context = tls.caller_context(port.board, "coordinator")
+            for _ in range(4 * arrivals.TOGETHER):
+                reader, writer = await asyncio.open_connection(*port.address, ssl=context)
+                connection = port.there._there[endpoint(*writer.get_extra_info("sockname"))]
+                connection.frames = connection  # type: ignore[attr-defined]  # as of a request that was cancelled
+                held.add(connection)
+                del connection
+                writer.transport.abort()
+                await _is_open(reader)
+                while len(port.there._there) > 1:
+                    await asyncio.sleep(0.001)
+            assert len(held) <= 2 * arrivals.TOGETHER
+
+    gc.disable()
+    try:
+        asyncio.run(come_and_go())
+    finally:
+        gc.enable()
 
 
 def test_a_request_whose_forerunner_ends_later_has_its_time(port: Port) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import asyncio.constants
 import concurrent.futures
+import gc
 import hmac
 import importlib
 import itertools
@@ -605,6 +606,8 @@ def _serve_tls(app: Any, **options: Any) -> None:
     config.load()
     assert config.ssl is not None
     config.ssl.minimum_version = ssl.TLSVersion.TLSv1_3
+    gc.collect()
+    gc.freeze()  # what is loaded stays: arrivals look for garbage often, and need not look at this
     with suppress(KeyboardInterrupt):  # as `uvicorn.run` does
         uvicorn.Server(config).run()
 
