@@ -55,11 +55,13 @@ SETTINGS = (
 QUANTITIES = tuple(growth.LIMITS)
 EVERY_S = 25.0  # between two faults, on average
 CALM_S = 60.0  # at the start, and between two faults of one process
-SPARED = 2 / 3  # of the time, at the end, in which the coordinator is not killed: what it holds is to be judged
+# In so much of the time, at the end, the coordinator and two boards are not killed: what a process
+# holds is judged once it is old.
+SPARED = 2 / 3
 END_S = 120.0  # without faults at the end: all are to train again
 AWAY_AT_ONCE = 2
 KINDS = {"SIGKILL": 0.5, "SIGSTOP": 0.3, "SIGTERM": 0.2}
-WARM_S = 120.0
+WARM_S = 300.0
 LONG_MINUTES = 10.0  # of a run in which some process of each kind is to be judged
 # When others come and go a heap is scattered for ten minutes; what is allocated stays the same.
 SCATTERED_BYTES = 1 << 20
@@ -79,8 +81,10 @@ def schedule(seed: int, names: Sequence[str], seconds: float) -> list[Fault]:
     while (at_s := at_s + random.expovariate(1 / EVERY_S)) < seconds - END_S:
         # A coordinator that is told to end ends the run.
         [kind] = random.choices(list(KINDS), list(KINDS.values()))
-        spared = kind == "SIGTERM" or (kind == "SIGKILL" and at_s > (1 - SPARED) * seconds)
-        victims = [n for n in names if free_s[n] <= at_s and not (n == COORDINATOR and spared)]
+        old = {COORDINATOR, *[n for n in names if n != COORDINATOR][:2]}
+        spared = old if kind != "SIGSTOP" and at_s > (1 - SPARED) * seconds else set[str]()
+        spared |= {COORDINATOR} if kind == "SIGTERM" else set()
+        victims = [n for n in names if free_s[n] <= at_s and n not in spared]
         name, back_s = random.choice(victims or [""]), at_s + random.choice((2.0, 8.0, 60.0)) * random.random()
         if name and sum(at_s < f.back_s + CALM_S / 2 for f in found) < AWAY_AT_ONCE:
             found.append(Fault(at_s, name, kind, back_s))
