@@ -260,14 +260,14 @@ class Sessions(GossipAlgorithm[State]):
 
     def _break_streams(self, s: State, math_: Any) -> State:
         """Have receivers ask for `math_` before it takes the place of what they hold, where it
-        has nothing to do with that. The numbers go on, by two: one would look like the first
-        message."""
+        has nothing to do with that. The numbers go on: a stream of which nothing was said yet
+        would begin with its first message."""
         phases = range(s.view.topology.period)
         moved = {p for p in phases if self.scheme.public(s.math, p) is not self.scheme.public(math_, p)}
         if not moved:
             return s
         keys = [k for k in {*s.out, *self.out_keys(s)} if k[1] in moved]
-        return replace(s, out={**s.out, **{k: s.out_edge(k).closed().advanced(2) for k in keys}})
+        return replace(s, out={**s.out, **{k: s.out_edge(k).closed().advanced() for k in keys}})
 
     def _phase(self, s: State, round: Round) -> int:
         """Return the phase whose streams a round goes over: they are kept apart, since their

@@ -7,7 +7,7 @@ A fleet as people start it: certificates, one process a board. All are honest fo
 (`FROM_OUTSIDE`). Of each honest board: rounds a second from the third deadline on, beside its own
 before; seconds lost in all, without the two deadlines that a member may cost; memory of its
 process, beside what it took undisturbed. A JSON line a case; exit status 1 where a board lost more
-than is allowed. `--row all` plays every row that the mode has."""
+than is allowed, or `evil` did nothing at all. `--row all` plays every row that the mode has."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
-from http.client import HTTPSConnection
+from http.client import HTTPException, HTTPSConnection
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import psutil
@@ -124,19 +124,37 @@ def turn(row: str, when: Path) -> None:
     while not when.exists():
         time.sleep(0.05)
     names = ("edgegossip.mesh.transport", "edgegossip.mesh.outbound", "edgegossip.flower.client")
-    IN_BOARD[row](*(sys.modules.get(name) for name in names))
+    IN_BOARD[row](*(sys.modules.get(name) for name in names), sign_of(when).touch)
 
 
-def silent(transport: ModuleType | None, _outbound: ModuleType | None, client: ModuleType | None) -> None:
+def sign_of(when: Path) -> Path:
+    """The file that is there once EVIL has acted. What it puts in the place of names that have
+    moved is never called."""
+    return when.with_name("acted")
+
+
+Acts: TypeAlias = Callable[[], object]  # to be called wherever something evil is done
+
+
+def silent(transport: ModuleType | None, _outbound: ModuleType | None, client: ModuleType | None, acts: Acts) -> None:
     """Take part and say nothing."""
+    ids = itertools.count(1 << 40)
+
+    def no_reply(*_: object) -> None:
+        acts()
+        time.sleep(1e6)
+
+    def no_send(*_: object) -> int:
+        acts()
+        return next(ids)
+
     if client is not None:
-        client.FleetLink.reply = lambda *_: time.sleep(1e6)
+        client.FleetLink.reply = no_reply
     elif transport is not None:
-        ids = itertools.count(1 << 40)
-        transport.GrpcTransport.send = lambda *_: next(ids)
+        transport.GrpcTransport.send = no_send
 
 
-def trickle(_transport: ModuleType | None, outbound: ModuleType | None, client: ModuleType | None) -> None:
+def trickle(_transport: ModuleType | None, outbound: ModuleType | None, client: ModuleType | None, acts: Acts) -> None:
     """Send of each message a twentieth of what is left, and again, so that it never looks stuck."""
     if client is not None:
         import ssl
@@ -146,6 +164,7 @@ def trickle(_transport: ModuleType | None, outbound: ModuleType | None, client: 
         def slow_send(self: ssl.SSLSocket, data: Any, flags: int = 0) -> int:
             if len(data) < 10_000:
                 return send(self, data, flags)
+            acts()
             time.sleep(TRICKLE_S)
             return send(self, bytes(data[: len(data) // 20]), flags)
 
@@ -157,27 +176,32 @@ def trickle(_transport: ModuleType | None, outbound: ModuleType | None, client: 
             await asyncio.sleep(TRICKLE_S)
             goes_on: bool = await until(self, ready)
             if (frame := self._queue.under_way) is not None:
+                acts()
                 self._window.chunk_bytes = max(1, (frame.frame_bytes - frame.written_bytes) // 20)
             return goes_on
 
         outbound.FrameStream._until = slow_until
 
 
-def claims(_transport: ModuleType | None, _outbound: ModuleType | None, client: ModuleType | None) -> None:
+def claims(_transport: ModuleType | None, _outbound: ModuleType | None, client: ModuleType | None, acts: Acts) -> None:
     """Count for 900 boards."""
     if client is not None:
         encoded = client.BoardWorker._encoded
-        client.BoardWorker._encoded = lambda self, update, *rest: encoded(
-            self, replace(update, holds=900 * update.weight), *rest
-        )
+
+        def heavier(self: Any, update: Any, *rest: Any) -> Any:
+            acts()
+            return encoded(self, replace(update, holds=900 * update.weight), *rest)
+
+        client.BoardWorker._encoded = heavier
 
 
-def answers(_transport: ModuleType | None, _outbound: ModuleType | None, client: ModuleType | None) -> None:
+def answers(_transport: ModuleType | None, _outbound: ModuleType | None, client: ModuleType | None, acts: Acts) -> None:
     """Give each answer fifty times."""
     if client is not None:
         reply = client.FleetLink.reply
 
         def again(self: Any, message: Any) -> None:
+            acts()
             for _ in range(50):
                 with suppress(Exception):
                     reply(self, message)
@@ -203,12 +227,12 @@ def brackets(size_bytes: int) -> bytes:
 class Stolen:
     """The identity of EVIL, as a program of its own has it, beside the board that goes on."""
 
-    def __init__(self, boards: Boards) -> None:
+    def __init__(self, boards: Boards, acts: Acts = lambda: None) -> None:
         from edgegossip.mesh import address as addresses
         from edgegossip.mesh.membership.client import request_join
         from edgegossip.mesh.tls_security import TlsSecurity
 
-        self.security = TlsSecurity.load(boards.identity(EVIL))
+        self.security, self.acts = TlsSecurity.load(boards.identity(EVIL)), acts
         at = {name: boards.address(name) for name in boards.boards if isinstance(boards, Fleet)}
         self.places: dict[str, Any] = {
             name: addresses.parse(where, "target") for name, where in at.items() if name != EVIL
@@ -275,10 +299,14 @@ async def ask(stolen: Stolen, name: str, *questions: bytes) -> None:
 
 async def again_and_again(stolen: Stolen, over: Event, does: Callable[[str], Awaitable[object]]) -> None:
     """Do it to every other board, each second."""
+    from edgegossip.mesh._grpc import grpc
+
     while not over.is_set():
         for name in stolen.places:
             with suppress(Exception):  # it is in quarantine, perhaps
-                await does(name)
+                with suppress(grpc.RpcError):  # an answer, too
+                    await does(name)
+                stolen.acts()
         await asyncio.sleep(1.0)
 
 
@@ -314,7 +342,7 @@ def early(boards: Boards, stolen: Stolen, over: Event) -> None:
     asyncio.run(again_and_again(stolen, over, lambda name: hoard(stolen, name, layout)))
 
 
-def metrics(boards: Boards, _stolen: Stolen, over: Event) -> None:
+def metrics(boards: Boards, stolen: Stolen, over: Event) -> None:
     """Four clients, each with fifty questions under way."""
     port = int(next(iter(boards.more.values()))[1])
 
@@ -326,6 +354,7 @@ def metrics(boards: Boards, _stolen: Stolen, over: Event) -> None:
                     connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 50)
                     if not connection.recv(1 << 20):
                         break
+                    stolen.acts()
 
     threads = [threading.Thread(target=client, daemon=True) for _ in range(4)]
     for thread in threads:
@@ -349,7 +378,10 @@ def nested(boards: Boards, stolen: Stolen, over: Event) -> None:
                 connection.getresponse().read()
 
         async def bring(_: str) -> None:
-            await asyncio.gather(*(asyncio.to_thread(send) for _ in range(3)), return_exceptions=True)
+            found = await asyncio.gather(*(asyncio.to_thread(send) for _ in range(3)), return_exceptions=True)
+            for failed in found:
+                if isinstance(failed, Exception) and not isinstance(failed, OSError | HTTPException):  # it was cut off
+                    raise failed
 
         stolen.places = {"coordinator": None}
     else:
@@ -393,7 +425,8 @@ def attacked(boards: Boards, row: str, when: Path) -> Iterator[None]:
         return
     processes = multiprocessing.get_context("fork")  # whoever watches is not to be slowed down
     over = processes.Event()
-    work = processes.Process(target=lambda: FROM_OUTSIDE[row](boards, Stolen(boards), over), daemon=True)
+    stolen = lambda: Stolen(boards, sign_of(when).touch)  # noqa: E731
+    work = processes.Process(target=lambda: FROM_OUTSIDE[row](boards, stolen(), over), daemon=True)
     work.start()
     try:
         yield
@@ -450,7 +483,7 @@ def play(row: str, size: int, mode: str, attack_s: float = ATTACK_S, *more: str)
                 over_s = time.monotonic()
         events = [e for n in pids for e in boards.events(n)[told[n] :]]
         values = layout_of(settings).size
-        found = judge(watch, honest, (began_s, third_s, over_s), values, events)
+        found = judge(watch, honest, (began_s, third_s, over_s), values, events, acted=sign_of(when).exists())
         return {"row": row, "boards": size, "mode": mode, **found}
 
 
@@ -460,8 +493,11 @@ def judge(
     times_s: tuple[float, float, float],
     values: int,
     events: Sequence[Mapping[str, Any]],
+    *,
+    acted: bool,
 ) -> dict[str, Any]:
-    """What is told of a case, and `wrong`: where that is more than may be lost."""
+    """What is told of a case, and `wrong`: where that is more than may be lost, or nobody was
+    attacked."""
     began_s, third_s, over_s = times_s
     rates = {n: watch.rate(n, 0.0, began_s) for n in honest}
     kept = min(watch.rate(n, third_s, over_s) / rates[n] for n in honest)
@@ -469,12 +505,14 @@ def judge(
     grew = max(watch.peak_bytes(n, began_s) - watch.peak_bytes(n, 0.0, began_s) for n in watch.seen[0][2])
     leap = max(b[1][n] - a[1][n] for a, b in itertools.pairwise(watch.seen) for n in honest)
     limits = {
+        "acted": not acted,
         "kept": kept < KEPT,
         "lost_s": lost_s > DEADLINES * DEADLINE_S + MOST_LOST_S,
         "grew_mib": grew > 3 * 4 * values + (64 << 20),
         "leap": leap > MOST_LEAP,
     }
     return {
+        "acted": acted,
         "control": round(statistics.median(rates.values()), 2),
         "kept": round(kept, 2),
         "lost_s": round(lost_s, 1),

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from edgegossip.telemetry.clocks import COORDINATOR, Clocks
 from edgegossip.telemetry.evidence import Evidence
@@ -65,8 +66,27 @@ def accused(event: EventRecord, boards: Collection[NodeId]) -> set[NodeId]:
     return {name for name in boards if re.search(rf"\b{re.escape(name)}\b", event.text)} - {event.node}
 
 
-def untrue(data: RunData, absences: Sequence[Absence], boards: Collection[NodeId]) -> Iterator[str]:
-    """What a run folder blames boards for that were there."""
+Waits: TypeAlias = Sequence[tuple[float, NodeId, set[NodeId]]]  # when, who, for whom
+
+
+def waits_of(runs: Iterable[RunData], boards: Collection[NodeId]) -> Waits:
+    """For whom boards wait, or went on without, by what each says itself."""
+    return [(at_s, event.node, accused(event, boards)) for run in runs for at_s, event in timed(run)]
+
+
+def behind(name: NodeId, at_s: float, waits: Waits) -> set[NodeId]:
+    """A board, those that it waited for at about that time, whom they waited for, and so on."""
+    found, todo = {name}, [name]
+    while todo:
+        one = todo.pop()
+        new = {n for when_s, who, named in waits if who == one and abs(when_s - at_s) <= LATE_S for n in named} - found
+        found |= new
+        todo += new
+    return found
+
+
+def untrue(data: RunData, absences: Sequence[Absence], boards: Collection[NodeId], waits: Waits = ()) -> Iterator[str]:
+    """What a run folder blames boards for that were there. `waits`: what all boards say of that."""
     for at_s, event in timed(data):
         # Who was away itself hears late of what others did meanwhile; that it lost a connection is
         # true, too, whoever was away.
@@ -75,7 +95,8 @@ def untrue(data: RunData, absences: Sequence[Absence], boards: Collection[NodeId
         link = own and re.match(r"lost .* the connection was", event.text)
         for name in accused(event, boards):
             # Who waits for somebody that waits, too, says so, and blames nobody.
-            others = [a for a in absences if a.board == name or (event.name == "waiting" and a.board != event.node)]
+            away = {name} | (behind(name, at_s, waits) - {event.node} if event.name == "waiting" else set())
+            others = [a for a in absences if a.board in away]
             if not link and not any(a.covers(at_s, since_s) for a in others):
                 near = min((max(a.since_s - at_s, at_s - a.until_s) for a in others), default=math.nan)
                 yield f"{event.node} at {event.t_s:.1f} s: {event.name}, {event.text} ({name} was there; {near:.0f} s off)"

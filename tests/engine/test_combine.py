@@ -71,6 +71,18 @@ def test_a_single_board_is_held_against_its_own_past() -> None:
     assert made.model is None and list(made.refused) == ["b"]
 
 
+def test_a_liar_that_grows_slowly_moves_the_model_no_further_than_the_filter_lets_it() -> None:
+    channel, x = _channel(), X
+    average = Mean(channel)
+    for round in range(60):
+        lie = np.full(LAYOUT.size, 0.1 * 1.3**round, np.float32)
+        shares = [_share(channel, f"b{k}", d) for k, d in enumerate([*_deltas(3), lie])]
+        made = average.combine(round, x, shares)
+        assert made.model is not None
+        assert np.linalg.norm(made.model - x) < 1000.0  # an honest update is 1.8 long, a lie at the end 10^7
+        x = made.model
+
+
 def test_two_that_start_with_very_different_updates_are_both_heard() -> None:
     channel = _channel()
     average = Mean(channel)

@@ -32,6 +32,7 @@ from edgegossip.engine.events import (
 )
 from edgegossip.engine.joining import Patience, RemoteMembers
 from edgegossip.engine.node import Stage
+from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import ConfigError, UsageError
 from tests.engine.boards import LAYOUT, ROUNDS, Board, deliver, model_frame, received
 
@@ -74,6 +75,31 @@ def test_a_codec_that_leaves_the_rate_is_told_what_its_links_are_good_for() -> N
     assert set(rates) == {"rate/b_bits", "rate/b_mbit", "rate/d_bits", "rate/d_mbit"}
     assert rates["rate/b_mbit"] > 0 and boards[1].ended[-1].rates == {}
     assert any(name == "rate" and "a sends b" in text for name, text in board.log)
+
+
+def test_one_slow_link_changes_nothing_of_what_the_others_carry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error that is known is that of the coarsest message, and goes with its bytes."""
+    monkeypatch.setattr("tests.engine.boards.LAYOUT", Layout.of([TensorSpec("w", (20_000,))]))
+    codec, found = auto.for_scheme(codecs.get("auto"), repaired=False), []
+    for slower in (1.0, 50.0):
+        board, other = (Board(name, codec=codec, topology="complete").begin() for name in "ab")
+        for _ in range(12):
+            deliver(board, other)
+            board.wait(0.1)
+            other.wait(0.1)
+            start_s = board.now_s
+            board.update(0.1)
+            sent = {send.to: len(send.frame.body) for send in board.sent}
+            took = {to: size / 20_000 * (slower if to == "d" else 1.0) for to, size in sent.items()}
+            for to in sorted(took, key=took.__getitem__):
+                board.give(Arrived(to, sent[to], start_s, start_s + took[to]))
+            other.update(0.1)
+            deliver(board, other)
+            for one in (board, other):
+                one.wait(31.0)
+        found.append(board.ended[-1].rates)
+    assert found[1]["rate/d_bits"] < 0.6 * found[0]["rate/d_bits"]
+    assert found[0]["rate/b_bits"] == pytest.approx(found[1]["rate/b_bits"], rel=0.15)
 
 
 def test_every_state_that_an_algorithm_lets_go_of_comes_out_and_another_process_goes_on_from_it() -> None:

@@ -230,6 +230,14 @@ def test_a_lie_is_not_believed_round_after_round(lie: float, boards: int) -> Non
             assert not judge.makes_sense(100.0 * lie) and judge.makes_sense(1e4)
 
 
+def test_a_board_that_is_alone_does_not_raise_what_is_believed_of_it_by_a_few_lies() -> None:
+    judge = Losses()
+    judge.believed([1.0, 1.0])
+    for lie in (1e4, 1e6):  # each is believed
+        assert judge.believed([lie]) == [True]
+    assert judge.believed([1e10]) == [False]
+
+
 def test_a_training_that_runs_away_is_recorded() -> None:
     judge = Losses()
     for power in range(2, 24):

@@ -6,13 +6,16 @@ from __future__ import annotations
 import threading
 import tracemalloc
 import weakref
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
+from numpy.typing import NDArray
 
 from edgegossip import codecs
 from edgegossip import frame as wire
@@ -192,6 +195,19 @@ def test_a_board_begins_anew_only_when_the_run_does(
     left: list[str] = []
 
     class Leaving(toy.Toy):
+        momentum = np.zeros(toy.LAYOUT.size, np.float32)
+
+        def local_update(self, x: Vec, round: Round) -> LocalUpdate:
+            update = super().local_update(x, round)
+            self.momentum = np.float32(0.9) * self.momentum + update.delta
+            return replace(update, delta=self.momentum)
+
+        def snapshot(self) -> Mapping[str, NDArray[Any]]:
+            return {"momentum": self.momentum}
+
+        def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
+            self.momentum = snapshot["momentum"]
+
         def abandon(self) -> None:
             left.append("the old one")
 
@@ -298,7 +314,7 @@ def test_a_coordinator_that_a_large_message_comes_from_or_goes_to_is_not_away(
 
     def push() -> str:
         link.moved += link.moved < moves
-        if link.moved < 4:
+        if link.moved < 40:
             raise LinkError("a request timed out", gone=True)
         return "taken"
 

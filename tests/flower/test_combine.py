@@ -26,7 +26,7 @@ from edgegossip.frame import Aux, Kind
 from edgegossip.gossip.outer import make
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.recipe import CheckpointSection
-from edgegossip.types import ConfigError, RunError
+from edgegossip.types import ConfigError, DataError, RunError
 from tests.engine.fleet import Run, with_frame
 from tests.engine.test_server_bad_boards import moved_statistics, scaled
 from tests.flower.conftest import Memory
@@ -114,6 +114,15 @@ def test_a_checkpoint_of_another_run_is_refused(
     for go_on in (coordinators.load, lambda: boards.restore(board)):
         with pytest.raises(ConfigError, match=f"is of another run: its {what} is"):
             go_on()
+
+
+def test_a_checkpoint_whose_vectors_are_not_of_the_model_is_refused(tmp_path: Path, sink: Memory) -> None:
+    kept = CoordinatorCheckpointer("it", tmp_path, LAYOUT, b"r" * 16, ("a",), CheckpointSection(), sink)
+    kept.save(Progress(3, np.zeros(LAYOUT.size, np.float32), corrections={"a": np.zeros(2, np.float32)}))
+    kept.flush()
+    with pytest.raises(DataError, match="the coordinator's checkpoint cannot be used"):
+        kept.load()
+    kept.close(over=False)
 
 
 def test_a_run_has_a_number_of_its_own_that_outlives_its_coordinator(tmp_path: Path, sink: Memory) -> None:

@@ -87,6 +87,20 @@ def test_boards_whose_messages_differ_mix_alike(make_fleet: Any, algorithm: str)
     assert not grows(found) and found[-1] < 0.8
 
 
+@pytest.mark.parametrize("finer", [0, 1])
+def test_a_correction_goes_by_the_coarser_end_of_its_edge(make_fleet: Any, finer: int) -> None:
+    """What one end adds the other takes off."""
+    fleet = fleet_of(make_fleet, "motef")
+    fine, coarse = dict.fromkeys(fleet.members, 700), dict.fromkeys(fleet.members, 64)
+    distances(fleet, lambda: [fine] * 4, 30, 4)
+    distances(fleet, lambda: [fine if k % 2 == finer else coarse for k in range(4)], 3, 4)
+    corrections = [{j: edge.correction for j, edge in s.math.edges.items()} for s in fleet.states]
+    for i, one in enumerate(corrections):
+        for j, correction in one.items():
+            np.testing.assert_allclose(correction, -corrections[j][i], atol=1e-5)
+    assert np.abs(corrections[0][1]).max() > 1e-3
+
+
 def test_a_rate_goes_by_the_bytes_of_the_values_that_are_coded() -> None:
     """And not by statistics beside them, which travel exact."""
     auto = for_scheme(codecs.get("auto"), True)

@@ -75,6 +75,17 @@ def test_who_was_away_for_a_while_is_waited_for_again(make_fleet: Any, algorithm
     assert play(fleet, 1, lambda _round, _s: False) == [DEADLINE_S]  # it is relied on
 
 
+def test_with_nobody_to_rely_on_a_node_waits_no_longer_than_a_deadline(make_fleet: Any) -> None:
+    """Whatever `linger_s` says."""
+    fleet = fleet_of(make_fleet, "dpsgd", linger_s=100.0)
+    for _ in range(4):
+        fleet.step_all()
+        fleet.mail.clear()
+        assert set(fleet.timers.values()) == {DEADLINE_S}
+        for node in range(4):
+            fleet.tick(node)
+
+
 def test_repeating_itself_makes_nobody_reliable(make_fleet: Any) -> None:
     fleet = fleet_of(make_fleet, "dpsgd")
     play(fleet, 2, lambda _round, _s: False)

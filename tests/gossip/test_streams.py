@@ -3,12 +3,15 @@ and a lost disk."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edgegossip.frame import Aux, Kind
-from edgegossip.gossip.base import Adopted
+from edgegossip.gossip.base import Adopted, Message, Send
+from edgegossip.gossip.messages import control
 from tests.gossip.streams import check, play_rounds, take_mail
 
 
@@ -22,6 +25,19 @@ def test_a_message_of_a_session_that_is_over_changes_nothing(fleet: Any) -> None
     fleet.hand(to, old)
     assert fleet.states[to].math is before.math and fleet.states[to].late == 1
     assert sender in [j for j, _ in fleet.states[to].in_]
+
+
+def test_a_stream_that_was_broken_before_its_first_message_begins_with_a_full_state(make_fleet: Any) -> None:
+    """Also for who says that it began with the same model: what it holds may be older."""
+    fleet = make_fleet("ring", nodes=3, algorithm="bagua-lp", alike=True)
+    fleet.say_hello()
+    s, scheme = fleet.states[0], fleet.algorithm.scheme
+    other = scheme.abandon(s.math, scheme.model(s.math) + np.float32(1.0), s.ctx)
+    fleet.states[0] = replace(fleet.algorithm._break_streams(s, other), math=other)
+    aux = {Aux.SESSION: 7, Aux.INCARNATION: 8, Aux.EPOCH: 9, Aux.FRESH: scheme.fingerprint(other)}
+    hello = control(fleet.view(1), Kind.HELLO, 0, 1, aux, None)
+    sends = [a for a in fleet.hand(0, Message("board-1", hello)) if isinstance(a, Send)]
+    assert sends and {a.frame.kind for a in sends} == {Kind.STATE}
 
 
 def test_a_late_hello_of_a_life_that_is_over_is_not_believed(fleet: Any) -> None:

@@ -12,7 +12,7 @@ from edgegossip.frame import Aux, Kind
 from edgegossip.gossip.base import Message, Send
 from edgegossip.gossip.messages import control
 from edgegossip.types import PeerError
-from tests.gossip.streams import assert_replicas_are_equal, lies, total
+from tests.gossip.streams import asked, assert_replicas_are_equal, lies, total
 
 N = 12
 
@@ -107,6 +107,32 @@ def test_a_state_that_brings_more_weight_than_there_can_be_is_refused(make_fleet
     before = fleet.states[0]
     with pytest.raises(PeerError, match="push-sum weight of"):
         fleet.hand(0, last)
+    assert fleet.states[0] is before
+
+
+def test_who_has_a_part_of_a_full_state_asks_a_sender_that_began_anew_in_another_session(make_fleet: Any) -> None:
+    """The rest would be of the new process, which may have said something else."""
+    fleet = make_fleet("directed-ring", nodes=2, algorithm="quant-sgp", alike=True)
+    fleet.say_hello()
+    fleet.play(2)
+    part = lies(fleet, 3, PUSH_SUM_WEIGHT=1.0)[0]
+    session = part.frame.aux[Aux.SESSION]
+    assert asked(fleet, 0, 1, 2) == session  # nothing of it is here
+    fleet.hand(0, part)
+    assert asked(fleet, 0, 1, 2) != session
+
+
+def test_a_state_whose_replica_is_out_of_all_proportion_is_refused(make_fleet: Any) -> None:
+    """What is handed over may look like anybody's: differences would be added to that replica."""
+    fleet = make_fleet("directed-ring", nodes=2, algorithm="quant-sgp", alike=True)
+    fleet.say_hello()
+    fleet.play(2)
+    *parts, last = lies(fleet, 3, PUSH_SUM_WEIGHT=1.0)
+    for part in parts:
+        fleet.hand(0, part)
+    before, huge = fleet.states[0], np.full(N, 1e12, "<f4").tobytes()
+    with pytest.raises(PeerError, match="too large to average"):
+        fleet.hand(0, replace(last, frame=replace(last.frame, body=huge)))
     assert fleet.states[0] is before
 
 

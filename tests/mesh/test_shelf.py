@@ -118,6 +118,15 @@ def test_what_goes_makes_room_wherever_it_was(tmp_path: Path) -> None:
         views.clear()
 
 
+def test_a_first_frame_that_is_larger_than_a_share_is_memory(tmp_path: Path) -> None:
+    """Where models are large, each frame is: the card would get all of them."""
+    its = Shelf(Spool(tmp_path))
+    its.bound(FRAME, 8)
+    first, second = its.take("a", FRAME), its.take("a", FRAME)
+    assert FRAME > (2 * FRAME + SPARE) // 8
+    assert first is not None and not first.in_file and second is not None and second.in_file
+
+
 def flooded(size: int) -> Callable[[Board], None]:
     def flood(board: Board) -> None:
         for _ in range(300):

@@ -523,6 +523,19 @@ def test_a_board_that_wakes_up_blames_nobody_for_what_it_did_not_read(asleep_s: 
     assert ("starved" in board.sink.names()) is (asleep_s > 2.0)  # else its processor may have been busy
 
 
+@pytest.mark.parametrize(("asleep_s", "grace_s"), [(3.0, 3.0), (60.0, 5.0)])
+def test_a_board_that_woke_up_gives_others_a_deadline_more_at_most(asleep_s: float, grace_s: float) -> None:
+    link = Stopped("a")
+    link.asleep_s, link.peers["b"] = asleep_s, MemoryTransport("b")
+    link.wakes = lambda: None  # type: ignore[method-assign]
+    settings = {"run.rounds": 1, "gossip.deadline_s": 5.0, "gossip.topology": "complete"}
+    workload = Quadratic(np.ones(VALUES, np.float32))
+    board = Board("a", link, workload, members=("a", "b"), settings=settings, named={"now": lambda: link.now_s})
+    board.node.run()
+    assert "suspect" in board.sink.names()
+    assert link.now_s == pytest.approx(5.0 + asleep_s + grace_s)
+
+
 class Flooded(MemoryTransport):
     """Always has something to tell."""
 

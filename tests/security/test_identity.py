@@ -67,6 +67,13 @@ def test_a_key_for_everybody_is_refused(folder: Path) -> None:
         Identity.load(folder)
 
 
+def test_who_was_renewed_while_its_process_runs_signs_as_the_new_one(tmp_path: Path) -> None:
+    fleet = Fleet.create(tmp_path / "fleet", "test", 1).add("a", "board", 1)
+    running = Identity.load(fleet.folder / "boards" / "a")
+    fleet.add("a", "board", 1, again=True)
+    assert Identity.load(running.folder).verify("a", b"words", running.sign(b"words")) == "a"
+
+
 def test_a_context_needs_the_files(folder: Path) -> None:
     identity = Identity.load(folder)
     (folder / "identity.key").unlink()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -216,19 +217,24 @@ def test_a_full_disk_costs_records_and_is_said_seldom(tmp_path):
     assert event.name == "records-lost" and event.fields["records"] == 1000 and event.t_s == 990.0
 
 
-def test_a_folder_that_is_opened_again_goes_on_where_it_was(tmp_path):
+def test_a_folder_that_is_opened_again_goes_on_where_it_was(tmp_path, monkeypatch):
     now = [100.0]
     folder = RunFolder.create(tmp_path, "x", "", {}, start_s=100.0, clock=lambda: now[0])
     folder.write_run(b"\1\2", ("a", "b"))
     now[0] = 142.0
     folder.metrics("a", 0, {})
+    now[0] = 163.0
+    folder.event("a", "peer-down", "b is gone")
     folder.close()
+    monkeypatch.setattr(time, "monotonic", lambda: 5.0)  # another machine, or another start of this one
     again = RunFolder.reopen(folder.path)
+    monkeypatch.setattr(again, "_clock", lambda: 12.0)
     again.metrics("a", 1, {})
+    again.event("a", "peer-up", "b is back")
     again.close()
     data = read_run(folder.path)
     assert [r.step for r in data.metrics()] == [0, 1] and data.run == {"run_id": "0102", "members": ["a", "b"]}
-    assert 42.0 <= list(data.metrics())[1].t_s < 50.0
+    assert [r.t_s for r in data.metrics()] == [42.0, 70.0] and [r.t_s for r in data.events()] == [63.0, 70.0]
     with pytest.raises(DataError, match=r"there is no folder .*nothing; `edgegossip runs` lists your runs"):
         RunFolder.reopen(tmp_path / "nothing")
     with pytest.raises(DataError, match="is not a run folder"):

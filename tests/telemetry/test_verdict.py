@@ -76,6 +76,14 @@ def told(
     return [(f["kind"], f["ruin"], f"{f['text']}: {f['cure']}") for f in document["verdict"]]
 
 
+def test_a_record_that_comes_late_is_no_round_more() -> None:
+    """As that of an evaluation beside the rounds."""
+    known = Evidence()
+    for step, values in ((0, {"train/loss": 1.0}), (1, {"train/loss": 0.9}), (0, {"eval/accuracy": 0.5})):
+        known.take(MetricsRecord("a", step, 1.0, values))
+    assert known.boards["a"].rounds == 2
+
+
 def test_nothing_is_said_of_a_run_that_trained() -> None:
     assert told() == []
 

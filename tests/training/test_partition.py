@@ -56,6 +56,11 @@ def test_half_skew_puts_half_of_a_class_on_its_board_and_spreads_the_rest():
     assert (np.abs(others - 50) < 34).all()
 
 
+def test_what_does_not_divide_goes_to_other_boards_in_each_pool() -> None:
+    shares = by_skew(np.zeros(14, int), 4, 0.5, 1)  # two pools of seven
+    assert [len(share) for share in shares] == [3, 4, 4, 3]
+
+
 def test_skew_pool_takes_the_first_examples_of_a_class():
     labels = np.repeat([0, 1], 10)
     shares = by_skew(labels, 2, 0.5, 1)

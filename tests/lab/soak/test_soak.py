@@ -82,6 +82,8 @@ DEAD = "{} is dead: we and {} got no answer; 2 of 3 members are here"
         (105.0, "member-dead", DEAD.format("c", "b"), {"peer": "c"}, True),
         (260.0, "peer-down", "lost c: it does not answer", {"peer": "c"}, True),
         (105.0, "waiting", "waiting for c for 5 s", {"missing": "c"}, False),  # who waits for b
+        (117.0, "waiting", "waiting for c for 5 s", {"missing": "c"}, True),  # who does not any more
+        (205.0, "waiting", "waiting for b for 5 s", {"missing": "b"}, True),  # who never waited for c
         (150.0, "waiting", "waiting for c for 5 s", {"missing": "c"}, True),
         (341.0, "notice", "lost c at 10.0.0.3:7: it does not answer; trying again", {"peer": "c"}, True),
         (341.0, "notice", "lost c at 10.0.0.3:7: the connection was silent; trying again", {"peer": "c"}, False),
@@ -101,7 +103,8 @@ def test_who_is_blamed_was_away(
     ]
     (tmp_path / "metrics.jsonl").touch()
     (tmp_path / "events.jsonl").write_text("".join(json.dumps({"node": "a", **line}) + "\n" for line in lines))
-    assert len([*untrue(read_run(tmp_path), ABSENCES, ("a", "b", "c"))]) == false
+    waits = [(104.0, "c", {"b"})]
+    assert len([*untrue(read_run(tmp_path), ABSENCES, ("a", "b", "c"), waits)]) == false
 
 
 def test_nobody_is_flat_whom_nobody_looked_at() -> None:

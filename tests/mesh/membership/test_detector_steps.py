@@ -66,6 +66,12 @@ def test_who_takes_in_our_frames_is_not_asked() -> None:
     assert not any(isinstance(o, SendMessage) and isinstance(o.message, PingReq) for o in node.tick(node.wake_s))
 
 
+def test_who_stood_still_takes_nobody_for_silent_meanwhile() -> None:
+    node = detector()
+    settled(node, 100.0)
+    assert len(pings(node.tick(node.wake_s + 60.0))) == 1  # as it takes itself for slow: an answer shows that it is not
+
+
 @pytest.mark.parametrize("status", [Status.SUSPECT, Status.DEAD, Status.LEFT])
 def test_a_process_does_not_share_the_fate_of_the_one_before_it(status: Status) -> None:
     """Killed, suspected, and started again before that suspicion was over."""
@@ -80,6 +86,14 @@ def test_a_process_does_not_share_the_fate_of_the_one_before_it(status: Status) 
         for k in (1, 2):
             node.receive(k, Ack(10**6, View(node.digest)), now_s)
     assert node.table[0].status is Status.ALIVE and 0 not in asked
+
+
+def test_a_farewell_from_before_a_members_last_life_changes_nothing() -> None:
+    alive, dead = (MemberEntry(Status.ALIVE, 1, 2, "10.0.0.1:7700"), MemberEntry(Status.DEAD, 3, 3, "10.0.0.2:7700"))
+    node = Detector(3, 0, "10.0.0.0:7700", 1, Random(1), 100.0, known=((1, alive), (2, dead)))
+    farewell = replace(dead, status=Status.LEFT, incarnation=2)
+    node.receive(1, Ack(10**6, View(node.digest, ((2, farewell),))), 100.0)
+    assert node.table[2] == dead
 
 
 def test_whom_another_suspects_is_probed_before_the_next_turn() -> None:

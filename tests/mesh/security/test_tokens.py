@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import warnings
 from contextlib import suppress
@@ -10,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from edgegossip.mesh import GrpcTransport
+from edgegossip.mesh import address as addresses
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import Notice
 from edgegossip.security.names import serial_name
@@ -75,6 +77,15 @@ def test_a_board_that_asks_for_tokens_without_end_pushes_out_nobody_elses_token(
         assert "refused c at" in told(b, "it makes more than 1 admission handshakes a second", "127.0.0.")
         [answer] = converse(fleet, "a", b.address, hello(sender="a", run_id=b""), token=token)
         assert "it belongs to run" in answer.refusal.reason
+
+
+def test_tokens_of_a_peer_that_nobody_connects_to_are_few(fleet, pair):
+    """However often it is looked whether it is there."""
+    a, b = fleet.security("a"), pair[1]
+    for _ in range(9):
+        assert asyncio.run(a.check("b", addresses.parse(b.address, "target"))) == "b"
+    names = [dict(a.channel_options("b"))["grpc.ssl_target_name_override"] for _ in range(9)]
+    assert len(set(names)) == 4 + 1  # then it goes by its name, without a token
 
 
 @pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_1"])
