@@ -47,6 +47,8 @@ class Result:
     seconds: float = 0.0
     cpu_s: float = 0.0  # of all processes together, second runs included
     faults: Counter[str] = field(default_factory=Counter)  # schedules in which a kind did something
+    looked: Counter[str] = field(default_factory=Counter)  # gossip schedules in which a rule had something to look at
+    looked_server: Counter[str] = field(default_factory=Counter)  # the same of server runs and their rules
     server: int = 0  # schedules that were server runs
     algorithms: Counter[str] = field(default_factory=Counter)  # schedules that ran it, with its momentum
     topologies: Counter[str] = field(default_factory=Counter)
@@ -75,6 +77,8 @@ class Result:
             "replays": self.replays,
             "events": self.events,
             "seconds": round(self.seconds, 3),
+            "looked": dict(sorted(self.looked.items())),
+            "looked_server": dict(sorted(self.looked_server.items())),
             "server": self.server,
             "algorithms": dict(sorted(self.algorithms.items())),
             "topologies": dict(sorted(self.topologies.items())),
@@ -184,7 +188,9 @@ def _run(seeds: Sequence[int], options: Options, variants: dict[str, Any], first
         result.events += outcome.events
         if isinstance(schedule, ServerSchedule):
             result.server += 1
+            result.looked_server.update(outcome.looked)
         else:
+            result.looked.update(outcome.looked)
             result.algorithms[schedule.algorithm.name] += 1
             result.topologies[schedule.topology.name] += 1
         result.codecs[str(schedule.codec)] += 1
@@ -192,6 +198,7 @@ def _run(seeds: Sequence[int], options: Options, variants: dict[str, Any], first
         rule, text = _fault(outcome)
         if not rule and (seed == first or seed % REPLAY_EVERY == 0):
             result.replays += 1
+            (result.looked_server if isinstance(schedule, ServerSchedule) else result.looked)[REPLAY] += 1
             if other := replayed(outcome, **variants):
                 rule, text = other.rule, str(other)
         if rule:

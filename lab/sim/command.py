@@ -16,10 +16,11 @@ from edgegossip.recipe import Recipe
 from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError
 from lab.sim import naming
 from lab.sim.campaign import REPLAY_EVERY, Result, campaign, cores, replayed, run, schedule_of, shrink
-from lab.sim.checkers import REPLAY
+from lab.sim.checkers import REPLAY, RULES
 from lab.sim.faults import EVERY_KIND
 from lab.sim.naming import OUTER, Named
 from lab.sim.schedule import Options, Schedule
+from lab.sim.server_checkers import SERVER_RULES
 from lab.sim.server_schedule import ServerSchedule
 
 JOIN_S = 120.0  # that `run` waits for boards where the recipe does not say
@@ -224,6 +225,13 @@ def _show(result: Result, say: Say) -> None:
     for kind in EVERY_KIND:
         count = result.faults[kind]
         say(f"  {kind:{wide}}  {count:6}  {count / max(1, result.schedules):6.1%}")
+    for what, rules, looked, among in (
+        ("gossip", RULES, result.looked, result.schedules - result.server),
+        ("server runs", SERVER_RULES, result.looked_server, result.server),
+    ):
+        if looked:
+            say(f"rules that had something to look at, in so many of {among} schedules of {what}:")
+            say("  " + ", ".join(f"{rule} {looked[rule]}" for rule in rules))
     say(f"server runs: {result.server}")
     plain, momenta = _parts(result.algorithms)
     tables = (

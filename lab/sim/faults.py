@@ -314,8 +314,7 @@ def fewer_faults(faults: tuple[Fault, ...]) -> Iterator[tuple[Fault, ...]]:
 
 
 def _with_one_liar(faults: list[Fault]) -> tuple[Fault, ...]:
-    """In order of time; of the nodes that lie only one does, so that an honest majority is left,
-    and only one leaves."""
+    """In order of time; of the nodes that lie only one does, and only one leaves."""
     kept: list[Fault] = []
     liar = next((f.nodes for f in faults if f.kind in BYZANTINE), None)
     for fault in faults:

@@ -282,6 +282,7 @@ class Outcome:
     virtual_s: float
     spread: float | None  # of the models in the end, largest difference in any value; None after a violation
     model: Vec | None = None  # float32[n], the final one of a server run, which has no spread
+    looked: frozenset[str] = frozenset()  # rules that had something to look at; of whole boards nobody says
 
 
 def run_schedule(
@@ -320,6 +321,7 @@ def run_schedule(
         sum(node.rounds_done for node in world.nodes),
         world.clock.now,
         None if world.violations else run.spread,
+        looked=frozenset(world.looked),
     )
     world.end()
     return outcome
@@ -376,6 +378,7 @@ class _Run:
             world.look_at(node)
             if node.paused or node.idle or node.done or world.waits_for_ever(node):
                 world.progress_s[node.index] = max(world.progress_s[node.index], world.clock.now - 1.0)
+            world.looked.add("progress")
             waited = world.clock.now - world.progress_s[node.index]
             if waited <= patience + (0.0 if node.trains else LONGEST_JOIN_S):
                 continue
@@ -470,6 +473,7 @@ class _Run:
         world.settled = self._whole
         self._since = [x for n in live for x in world.models[n.index]]
         self._from = max(rounds) + 1
+        world.looked.add("catch-up")
         world.last_round = max(rounds) + self._quiet_rounds([n.index for n in live])
         world.trace.line(world.clock.now, None, f"everybody is in round {min(rounds)} to {max(rounds)}")
         self._await_rest()
@@ -520,8 +524,8 @@ class _Run:
                 node.wake()
             self._await_rest()
             return
-        if wanted is not None:
-            world.violate("consensus", None, wanted if wanted != MORE else end.still_apart())
+        if self._whole and len(live) > 1:
+            world.check("consensus", None, end.still_apart() if wanted == MORE else wanted)
         if not world.violations:
             end.both_ends()
         if not world.violations:

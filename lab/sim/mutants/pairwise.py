@@ -111,4 +111,11 @@ MUTANTS = (
         (Edit(ADPSGD + "AdPsgd._begin", "BinOp derive_key", "0"),),
         {"topology": "complete"},
     ),
+    Mutant(
+        "the-middle-is-asked",
+        "always the one in the middle of those who are up is asked",
+        ("ad-psgd",),
+        (Edit(ADPSGD + "AdPsgd._begin", "BinOp derive_key", "len(peers) // 2"),),
+        {"topology": "complete"},
+    ),
 )

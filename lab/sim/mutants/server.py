@@ -436,6 +436,13 @@ MUTANTS = (
         options("none", "fraction=0.5", nodes=10, rounds=10),
     ),
     Mutant(
+        "server-asks-the-middle",
+        "of the boards that are idle always those in the middle are asked",
+        GOSSIP,
+        (Edit("edgegossip.engine.server_boards:sample", "Call sorted", "range(count // 2, count // 2 + count)"),),
+        options("none", "fraction=0.5", nodes=10, rounds=10),
+    ),
+    Mutant(
         "server-first-board-evaluates",
         "always the first board of a round is asked to evaluate",
         GOSSIP,

@@ -13,7 +13,7 @@ from lab.sim import RULES, SERVER_RULES
 from lab.sim.mutants.__main__ import KILLED
 from lab.sim.mutants.catalogue import MUTANTS
 from lab.sim.mutants.mutant import Edit, Moved, Mutant, mutated
-from lab.sim.mutants.search import replay, search
+from lab.sim.mutants.search import replay
 from lab.sim.shell.run import SHELL_RULES
 
 RECORDED = json.loads(KILLED.read_text())
@@ -106,10 +106,3 @@ def test_the_right_code_is_back_afterwards() -> None:
     mutant = MUTANTS["share-kept"]
     assert replay(mutant, 0).violations
     assert not replay(mutant, 0, mutate=False).violations
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", [m.name for m in MUTANTS.values() if m.found])
-def test_found_from_the_start(name: str) -> None:
-    assert search(MUTANTS[name], 300).seed is not None
