@@ -270,9 +270,9 @@ class Choices:
             rest = len(among) - k
             if not 0 < left < rest:
                 break
-            bet, taken = min(SURE, left * weights[k] / sum(weights[k:])), one in chosen
-            self._gain += math.log(bet * rest / left if taken else (1.0 - bet) * rest / (rest - left))
-            left -= taken
+            bet = min(SURE, left * weights[k] / sum(weights[k:]))
+            self._gain += math.log(bet * rest / left if one in chosen else (1.0 - bet) * rest / (rest - left))
+            left -= one in chosen
         for one, (count, taken) in zip(among, there, strict=True):
             self._counts[chooser, one] = count + 1, taken + (one in chosen)
         if self._gain <= FAIR:

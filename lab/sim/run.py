@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.gossip.base import GossipAlgorithm
 from edgegossip.types import ConfigError, EdgegossipError, Vec
 from lab.sim import checkers, convergence, faults, naming, trace
 from lab.sim.checkers import Violation
@@ -288,7 +287,6 @@ class Outcome:
 def run_schedule(
     schedule: Schedule,
     *,
-    algorithm: GossipAlgorithm[Any] | None = None,
     make_disk: Callable[[], Disk] = Disk,
     say: trace.Say | None = None,
 ) -> Outcome:
@@ -296,18 +294,15 @@ def run_schedule(
 
     Args:
         schedule: what happens, as `draw` makes it or by hand.
-        algorithm: an object to use instead of the registry's, such as a mutant.
         make_disk: makes a node's disk: `Disk` or a variant of it.
         say: gets the trace, line by line; without it no lines are made.
 
     Raises:
         ConfigError: when the algorithm does not take the topology.
     """
-    if algorithm is None:
-        algorithm = naming.algorithm_of(schedule.algorithm)
-        s = schedule
-        if fault := unfit(s.algorithm, s.topology, s.codec, s.nodes, s.values):
-            raise ConfigError(fault)
+    algorithm, s = naming.algorithm_of(schedule.algorithm), schedule
+    if fault := unfit(s.algorithm, s.topology, s.codec, s.nodes, s.values):
+        raise ConfigError(fault)
     world = World(schedule, algorithm, say, make_disk)
     run = _Run(world)
     with np.errstate(all="ignore"):

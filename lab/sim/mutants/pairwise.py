@@ -61,10 +61,11 @@ MUTANTS = (
         ("ad-psgd",),
         (Edit(ADPSGD + "AdPsgd._take", "test waiting", "False"),),
         {"nodes": 2, "codec": "fp32"},
-        equivalent=(
+        unseen=(
             "Two that swap keep the sum, and average in their other exchanges; only in lockstep would they swap for ever, and "
             "the simulator's nodes do not compute at the same speed."
         ),
+        seen_by=("tests/gossip/test_adpsgd.py::test_two_that_ask_each_other_average_once",),
     ),
     Mutant(
         "never-gives-up",

@@ -47,6 +47,13 @@ MUTANTS = (
         options("none"),
     ),
     Mutant(
+        "server-model-overflows",
+        "the model of a round is more than float32 holds",
+        GOSSIP,
+        (Edit(TRAINING + "_combine", "stmt model _empty_rounds", "$\nself.model = self.model * float('inf')"),),
+        options("none"),
+    ),
+    Mutant(
         "server-quorum-off-by-one",
         "a round ends with one answer fewer than the quorum",
         GOSSIP,
