@@ -31,9 +31,10 @@ from edgegossip.engine.node import NodeConfig, NodeEngine, Stage
 from edgegossip.gossip.base import Audit, GossipAlgorithm, Send
 from edgegossip.types import LocalUpdate, Round, Vec
 from lab.sim import checkers, naming, trace
-from lab.sim.byzantine import FLOOD, Byzantine
+from lab.sim.byzantine import Byzantine
 from lab.sim.checkers import Violation
 from lab.sim.disk import Disk, Saved
+from lab.sim.faults import FLOOD
 from lab.sim.ledger import Ledger, spied
 from lab.sim.network import UNFIT, Clock, Decoded, FailureDetector, Network
 from lab.sim.node import Node, NodeEnvironment, Packet
