@@ -20,11 +20,11 @@ from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip.parallel import MOST_MESSAGES
 from edgegossip.layout import Layout
 from edgegossip.types import EdgegossipError
+from lab.sim.faults import FLOOD
 from lab.sim.node import Packet, Tampered
 
 Lies: TypeAlias = Sequence[tuple[str, float]]  # kinds of fault, and in what share of the messages
 Chance: TypeAlias = Callable[[], float]
-FLOOD = "byzantine-flood"
 SILENT = "byzantine-silent"
 OTHER_ROUNDS = -3, -2, -1, 1, 2
 MESSAGES = 32  # of a flood at a time

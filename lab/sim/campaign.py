@@ -47,6 +47,8 @@ class Result:
     seconds: float = 0.0
     cpu_s: float = 0.0  # of all processes together, second runs included
     faults: Counter[str] = field(default_factory=Counter)  # schedules in which a kind did something
+    looked: Counter[str] = field(default_factory=Counter)  # gossip schedules in which a rule had something to look at
+    looked_server: Counter[str] = field(default_factory=Counter)  # the same of server runs and their rules
     server: int = 0  # schedules that were server runs
     algorithms: Counter[str] = field(default_factory=Counter)  # schedules that ran it, with its momentum
     topologies: Counter[str] = field(default_factory=Counter)
@@ -75,6 +77,8 @@ class Result:
             "replays": self.replays,
             "events": self.events,
             "seconds": round(self.seconds, 3),
+            "looked": dict(sorted(self.looked.items())),
+            "looked_server": dict(sorted(self.looked_server.items())),
             "server": self.server,
             "algorithms": dict(sorted(self.algorithms.items())),
             "topologies": dict(sorted(self.topologies.items())),
@@ -94,16 +98,15 @@ def schedule_of(seed: int, options: Options) -> Schedule | ServerSchedule:
     return server_schedule.draw(seed, options) if server else draw(seed, options)
 
 
-def run(schedule: Schedule | ServerSchedule, *, say: Say | None = None, **variants: Any) -> Outcome:
-    """Run a schedule to its end or to the first violation. `variants` are `run_schedule`'s, and
-    concern gossip alone."""
+def run(schedule: Schedule | ServerSchedule, *, say: Say | None = None) -> Outcome:
+    """Run a schedule to its end or to the first violation."""
     if isinstance(schedule, ServerSchedule):
         return run_server(schedule, say=say)
     if schedule.mode == "shell":
         from lab.sim import shell
 
         return shell.run_shell(schedule, say=say)
-    return run_schedule(schedule, say=say, **variants)
+    return run_schedule(schedule, say=say)
 
 
 def campaign(
@@ -111,28 +114,23 @@ def campaign(
     options: Options | None = None,
     *,
     jobs: int = 1,
-    stop_at_first: bool = False,
     progress: Callable[[Result], None] | None = None,
-    **variants: Any,
 ) -> Result:
-    """Run the schedules of these seeds. `variants` go to `run_schedule` (algorithm, make_disk);
-    with more than one job they must be picklable. `progress` is told now and then. Raises
-    ConfigError as `draw` does."""
+    """Run the schedules of these seeds. `progress` is told now and then. Raises ConfigError as
+    `draw` does."""
     options, started, result = options or Options(), time.perf_counter(), Result()
-    for part in _parts(list(seeds), options, jobs, variants):
+    for part in _parts(list(seeds), options, jobs):
         result.add(part)
         result.seconds = time.perf_counter() - started
         if progress is not None:
             progress(result)
-        if stop_at_first and result.violations:
-            break
     return result
 
 
-def replayed(outcome: Outcome, **variants: Any) -> Violation | None:
+def replayed(outcome: Outcome) -> Violation | None:
     """Run a schedule that broke nothing once more, and return a violation unless it goes the
     same way, bit for bit."""
-    again = run(outcome.schedule, **variants)
+    again = run(outcome.schedule)
     if again.digest == outcome.digest:
         return None
     text = f"run again, the same schedule went another way: its hash is {again.digest}, not {outcome.digest}"
@@ -144,16 +142,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _parts(seeds: list[int], options: Options, jobs: int, variants: dict[str, Any]) -> Iterator[Result]:
+def _parts(seeds: list[int], options: Options, jobs: int) -> Iterator[Result]:
     chunks = [seeds[k : k + CHUNK] for k in range(0, len(seeds), CHUNK)]
     if jobs == 1:
         for chunk in chunks:
-            yield _run(chunk, options, variants, seeds[0])
+            yield _run(chunk, options, seeds[0])
         return
     with ProcessPoolExecutor(jobs) as pool:
         waiting = []
         for chunk in chunks:
-            waiting.append(pool.submit(_run, chunk, options, variants, seeds[0]))
+            waiting.append(pool.submit(_run, chunk, options, seeds[0]))
             if len(waiting) > 4 * jobs:
                 yield waiting.pop(0).result()
         for future in waiting:
@@ -175,16 +173,18 @@ def _rare_collections() -> Iterator[None]:
 
 
 @_rare_collections()
-def _run(seeds: Sequence[int], options: Options, variants: dict[str, Any], first: int) -> Result:
+def _run(seeds: Sequence[int], options: Options, first: int) -> Result:
     result, started = Result(), time.process_time()
     for seed in seeds:
         schedule = schedule_of(seed, options)
-        outcome = run(schedule, **variants)
+        outcome = run(schedule)
         result.schedules += 1
         result.events += outcome.events
         if isinstance(schedule, ServerSchedule):
             result.server += 1
+            result.looked_server.update(outcome.looked)
         else:
+            result.looked.update(outcome.looked)
             result.algorithms[schedule.algorithm.name] += 1
             result.topologies[schedule.topology.name] += 1
         result.codecs[str(schedule.codec)] += 1
@@ -192,7 +192,8 @@ def _run(seeds: Sequence[int], options: Options, variants: dict[str, Any], first
         rule, text = _fault(outcome)
         if not rule and (seed == first or seed % REPLAY_EVERY == 0):
             result.replays += 1
-            if other := replayed(outcome, **variants):
+            (result.looked_server if isinstance(schedule, ServerSchedule) else result.looked)[REPLAY] += 1
+            if other := replayed(outcome):
                 rule, text = other.rule, str(other)
         if rule:
             result.violations += 1

@@ -24,7 +24,8 @@ ROW_TOLERANCE = 1e-6  # of the sum of the weights of a mixing; they may be float
 HULL_TOLERANCE = 1e-4  # of the largest value, for float32's rounding
 PLAUSIBLE = 3e4  # times the norm + 1: more no model grows in a round whatever a neighbour says
 IMPOSSIBLE = 1e5  # push-sum weight that a few nodes hand over in a few hundred rounds
-FAIR = 6.0  # standard deviations; a fair choice is as far off once in 10^9
+FAIR = 12 * math.log(10.0)  # a fair choice gains as much once in 10^12 runs
+SURE = 0.98  # the most that is bet on somebody
 SLACK_S = 5.0  # on top of what a round may take
 REPLAY = "replay"  # the rule that only a second run can break
 
@@ -245,6 +246,39 @@ def _room_of(frame: FrameReceived) -> int:
     data = frame.data
     size = HEADER_BYTES + AUX_BYTES * len(data.aux) + len(data.body) if isinstance(data, Frame) else len(data)
     return max(size, 1024)
+
+
+class Choices:
+    """Counts whom each chooser chose among whom, and tells when the counts foretell it.
+
+    Before each choice a bet is made by the counts so far. Whoever chooses fairly, each of those who
+    are there alike, cannot be foretold: what the bets have gained together is a martingale of mean
+    1, whatever the counts, and gets to 10^12 at any time in one run of 10^12, at most (Ville's
+    inequality). Always the same of k, or always the same half, loses by a factor near k, or 2^k,
+    with each choice."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[object, object], tuple[int, int]] = {}  # by chooser and one of them: there, chosen
+        self._gain = 0.0  # its logarithm
+
+    def fault(self, chooser: object, among: Sequence[Any], chosen: Collection[Any]) -> str | None:
+        """Count a choice, and say what is wrong with all of them so far."""
+        there = [self._counts.get((chooser, one), (0, 0)) for one in among]
+        weights = [(taken + 1) / (count + 2) for count, taken in there]
+        left = len(chosen)
+        for k, one in enumerate(among):  # one after the other; for each of the rest the chance is the same
+            rest = len(among) - k
+            if not 0 < left < rest:
+                break
+            bet = min(SURE, left * weights[k] / sum(weights[k:]))
+            self._gain += math.log(bet * rest / left if one in chosen else (1.0 - bet) * rest / (rest - left))
+            left -= one in chosen
+        for one, (count, taken) in zip(among, there, strict=True):
+            self._counts[chooser, one] = count + 1, taken + (one in chosen)
+        if self._gain <= FAIR:
+            return None
+        often = {f"{who}: {one}": f"{taken} of {count}" for (who, one), (count, taken) in self._counts.items()}
+        return f"chooses by whom it chose before: {often}"
 
 
 def replica_fault(audits: list[Audit | None], reachable: Mapping[int, set[int]]) -> str | None:

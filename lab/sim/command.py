@@ -12,18 +12,68 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from edgegossip import recipe as recipes
+from edgegossip.cli.options import JSON, SETTINGS
+from edgegossip.options import option
 from edgegossip.recipe import Recipe
 from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError
 from lab.sim import naming
 from lab.sim.campaign import REPLAY_EVERY, Result, campaign, cores, replayed, run, schedule_of, shrink
-from lab.sim.checkers import REPLAY
+from lab.sim.checkers import REPLAY, RULES
 from lab.sim.faults import EVERY_KIND
 from lab.sim.naming import OUTER, Named
 from lab.sim.schedule import Options, Schedule
+from lab.sim.server_checkers import SERVER_RULES
 from lab.sim.server_schedule import ServerSchedule
 
 JOIN_S = 120.0  # that `run` waits for boards where the recipe does not say
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sim:
+    """Options of `python -m lab.sim`."""
+
+    recipe: str | None = option(None, argument=True)
+    settings: tuple[str, ...] = SETTINGS()
+    seed: int = option(1, "Of the schedule, or of the first one.", low=0)
+    faults: str = option(
+        "all",
+        "all, none, or entries such as loss=0.2,crash=2,split or crash@3-5:2 (see lab/sim/README.md).",
+        metavar="SPEC",
+    )
+    mode: str = option(
+        "both",
+        "both: one seed in four is a server run, unless something is said that only one of them has; "
+        "shell: the whole program of a gossip board.",
+        choices=("gossip", "server", "both", "shell"),
+    )
+    campaign: int | None = option(None, "Run N schedules instead of one with its trace.", low=1, metavar="N")
+    jobs: int | None = option(None, "Processes of a campaign. Default: one a core.", low=1, high=256)
+    algorithms: tuple[str, ...] = option(
+        (),
+        "Such as choco-sgd:eta=0.5, sgp+nesterov or dpsgd+outer-nesterov; may be repeated. Default: drawn from all.",
+        flag="--algorithm",
+        metavar="NAME[+MOMENTUM][:KEY=VALUE,...]",
+    )
+    topology: str = option("", "Default: drawn from those that fit.", metavar="NAME[:KEY=VALUE,...]")
+    codec: str = option("", "Default: drawn.", metavar="NAME[:KEY=VALUE,...]")
+    nodes: int | None = option(
+        None, "Default: drawn, 2 to 18, of whole boards 2 to 5.", flag="--boards", low=2, high=64
+    )
+    rounds: int | None = option(
+        None, "About so many with faults. Default: 3 to 6, of a server run 3 to 10.", low=1, high=100_000
+    )
+    workload: str = option("", "quadratic, quadratic-alike or consensus. Default: drawn.")
+    deadline_s: float | None = option(
+        None, "Of a round, in virtual seconds. Default: 2 or 4.", flag="--deadline", low=0.1
+    )
+    server: tuple[str, ...] = option(
+        (),
+        "Of a server run, such as quorum=2,downlink=fp16; plain,...: the rest is not drawn.",
+        metavar="KEY=VALUE,...",
+    )
+    values: int = option(16, "In the model.", low=1, high=2**20)
+    as_json: bool = JSON()
 
 
 def fixed_by(recipe: Recipe, options: Options) -> Options:
@@ -96,28 +146,7 @@ def _server(recipe: Recipe, options: Options) -> Options:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class SimOptions:
-    """Holds the command line. Empty strings and None: not said."""
-
-    recipe: str | None
-    settings: tuple[str, ...]
-    seed: int
-    faults: str
-    algorithms: tuple[str, ...]
-    topology: str
-    codec: str
-    nodes: int | None
-    rounds: int | None
-    workload: str
-    deadline_s: float | None
-    values: int
-    jobs: int | None
-    mode: str = "both"
-    server: tuple[str, ...] = ()
-
-
-def options_of(arguments: SimOptions) -> Options:
+def options_of(arguments: Sim) -> Options:
     """Return what the command line fixes of every schedule. Raises ConfigError."""
     options = Options(
         algorithms=tuple(naming.parse("--algorithm", a) for a in arguments.algorithms) or None,
@@ -137,7 +166,7 @@ def options_of(arguments: SimOptions) -> Options:
     return fixed_by(recipes.load(arguments.recipe, arguments.settings), options)
 
 
-def replay(arguments: SimOptions, say: Say, quiet: bool) -> tuple[dict[str, Any], int]:
+def replay(arguments: Sim, say: Say, quiet: bool) -> tuple[dict[str, Any], int]:
     """Run one schedule; its trace goes to `say` unless quiet. If it breaks nothing it is run a
     second time, without a trace, and must go the same way. Returns the JSON document and the
     exit code."""
@@ -172,7 +201,7 @@ def replay(arguments: SimOptions, say: Say, quiet: bool) -> tuple[dict[str, Any]
     return document, EXIT_RUN if violations else EXIT_OK
 
 
-def many(arguments: SimOptions, count: int, say: Say, quiet: bool) -> tuple[dict[str, Any], int]:
+def many(arguments: Sim, count: int, say: Say, quiet: bool) -> tuple[dict[str, Any], int]:
     """Run a campaign of `count` seeds from `arguments.seed` on. Returns the JSON document and
     the exit code."""
     options = options_of(arguments)
@@ -224,6 +253,13 @@ def _show(result: Result, say: Say) -> None:
     for kind in EVERY_KIND:
         count = result.faults[kind]
         say(f"  {kind:{wide}}  {count:6}  {count / max(1, result.schedules):6.1%}")
+    for what, rules, looked, among in (
+        ("gossip", RULES, result.looked, result.schedules - result.server),
+        ("server runs", SERVER_RULES, result.looked_server, result.server),
+    ):
+        if looked:
+            say(f"rules that had something to look at, in so many of {among} schedules of {what}:")
+            say("  " + ", ".join(f"{rule} {looked[rule]}" for rule in rules))
     say(f"server runs: {result.server}")
     plain, momenta = _parts(result.algorithms)
     tables = (

@@ -218,10 +218,11 @@ class ConvergenceCheck:
         reach = {n.index: {j for j in range(world.schedule.nodes) if talks[n.index, j]} for n in live}
         if world.algorithm.asynchronous:
             return
-        if fault := checkers.replica_fault(audits, reach):
-            world.violate("replicas", None, fault)
-        elif fault := ledger.edge_fault(audits, [(j, i) for j, i in world.edges if talks[i, j]]):
-            world.violate("edges", None, fault)
+        if any(audit.replicas for audit in audits if audit is not None):
+            world.check("replicas", None, checkers.replica_fault(audits, reach))
+        if any(audit.sent for audit in audits if audit is not None):
+            edges = [(j, i) for j, i in world.edges if talks[i, j]]
+            world.check("edges", None, ledger.edge_fault(audits, edges))
 
     def mean(self) -> None:
         """Check that mass over weight of everybody is conserved, in push-sum whatever was lost;
@@ -245,8 +246,8 @@ class ConvergenceCheck:
         else:
             return
         off, size = float(np.abs(mean - found).max()), max(1.0, float(np.abs(models).max()))
-        if not off <= FLOOR * size:
-            world.violate("mean", None, f"they agree on a value {off:.4g} away from the mean")
+        text = f"they agree on a value {off:.4g} away from the mean"
+        world.check("mean", None, None if off <= FLOOR * size else text)
 
     def _left_out(self) -> bool:
         """Whether anybody mixed without a neighbour that mixed with it."""

@@ -8,7 +8,7 @@ one), a content whole, cut short, with holes, or not at all. POSIX promises no m
 `Disk` is what the simulator uses: it keeps the states themselves, which are immutable values;
 the newest may be torn or missing, and one that is there whole is never changed. `StoredDisk`
 keeps real checkpoint files: every state goes through `checkpoint.Store`, byte by byte, on a
-`FakeDisk`. It is slower; a campaign with `make_disk=StoredDisk` shows that what is found with
+`FakeDisk`. It is slower; `run_schedule(..., make_disk=StoredDisk)` shows that what is found with
 one holds for the other."""
 
 from __future__ import annotations

@@ -206,6 +206,7 @@ OF_BOARDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in (F
 EVERY_KIND: Mapping[str, Kind] = MappingProxyType({**SERVER_KINDS, **KINDS, **OF_BOARDS})
 BYZANTINE = frozenset(k for k in EVERY_KIND if k.startswith("byzantine"))
 CRASHES = ("crash", "old-checkpoint", "empty-disk", "torn-write", "lost-write", "newcomer")
+FLOOD = "byzantine-flood"
 LONG, PAUSE_S = 0.3, (4.0, 12.0)  # share of pauses that last beyond deadlines
 FEW = 5  # nodes, up to which nobody is ahead of another for many rounds
 AWAY_S = 0.8  # that a round takes while a newcomer is away, at most
@@ -314,8 +315,7 @@ def fewer_faults(faults: tuple[Fault, ...]) -> Iterator[tuple[Fault, ...]]:
 
 
 def _with_one_liar(faults: list[Fault]) -> tuple[Fault, ...]:
-    """In order of time; of the nodes that lie only one does, so that an honest majority is left,
-    and only one leaves."""
+    """In order of time; of the nodes that lie only one does, and only one leaves."""
     kept: list[Fault] = []
     liar = next((f.nodes for f in faults if f.kind in BYZANTINE), None)
     for fault in faults:
@@ -346,7 +346,7 @@ def _one(
         where = (int(rng.random() * nodes),)
     elif kind.scope == "side":
         where = tuple(sorted(_sample(rng, tuple(range(nodes)), 1 + int(rng.random() * (nodes - 1)))))
-    end = min(start + length, seconds)
+    end = seconds if kind.name == FLOOD else min(start + length, seconds)  # shorter, it often floods nobody
     if kind.name == "pause" and rng.random() < LONG:
         end = start + PAUSE_S[0] + (PAUSE_S[1] - PAUSE_S[0]) * length / seconds
     if kind.name == "newcomer" and nodes <= FEW:

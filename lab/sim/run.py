@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.gossip.base import GossipAlgorithm
 from edgegossip.types import ConfigError, EdgegossipError, Vec
 from lab.sim import checkers, convergence, faults, naming, trace
 from lab.sim.checkers import Violation
@@ -282,12 +281,12 @@ class Outcome:
     virtual_s: float
     spread: float | None  # of the models in the end, largest difference in any value; None after a violation
     model: Vec | None = None  # float32[n], the final one of a server run, which has no spread
+    looked: frozenset[str] = frozenset()  # rules that had something to look at; of whole boards nobody says
 
 
 def run_schedule(
     schedule: Schedule,
     *,
-    algorithm: GossipAlgorithm[Any] | None = None,
     make_disk: Callable[[], Disk] = Disk,
     say: trace.Say | None = None,
 ) -> Outcome:
@@ -295,18 +294,15 @@ def run_schedule(
 
     Args:
         schedule: what happens, as `draw` makes it or by hand.
-        algorithm: an object to use instead of the registry's, such as a mutant.
         make_disk: makes a node's disk: `Disk` or a variant of it.
         say: gets the trace, line by line; without it no lines are made.
 
     Raises:
         ConfigError: when the algorithm does not take the topology.
     """
-    if algorithm is None:
-        algorithm = naming.algorithm_of(schedule.algorithm)
-        s = schedule
-        if fault := unfit(s.algorithm, s.topology, s.codec, s.nodes, s.values):
-            raise ConfigError(fault)
+    algorithm, s = naming.algorithm_of(schedule.algorithm), schedule
+    if fault := unfit(s.algorithm, s.topology, s.codec, s.nodes, s.values):
+        raise ConfigError(fault)
     world = World(schedule, algorithm, say, make_disk)
     run = _Run(world)
     with np.errstate(all="ignore"):
@@ -320,6 +316,7 @@ def run_schedule(
         sum(node.rounds_done for node in world.nodes),
         world.clock.now,
         None if world.violations else run.spread,
+        looked=frozenset(world.looked),
     )
     world.end()
     return outcome
@@ -376,6 +373,7 @@ class _Run:
             world.look_at(node)
             if node.paused or node.idle or node.done or world.waits_for_ever(node):
                 world.progress_s[node.index] = max(world.progress_s[node.index], world.clock.now - 1.0)
+            world.looked.add("progress")
             waited = world.clock.now - world.progress_s[node.index]
             if waited <= patience + (0.0 if node.trains else LONGEST_JOIN_S):
                 continue
@@ -470,6 +468,7 @@ class _Run:
         world.settled = self._whole
         self._since = [x for n in live for x in world.models[n.index]]
         self._from = max(rounds) + 1
+        world.looked.add("catch-up")
         world.last_round = max(rounds) + self._quiet_rounds([n.index for n in live])
         world.trace.line(world.clock.now, None, f"everybody is in round {min(rounds)} to {max(rounds)}")
         self._await_rest()
@@ -520,8 +519,8 @@ class _Run:
                 node.wake()
             self._await_rest()
             return
-        if wanted is not None:
-            world.violate("consensus", None, wanted if wanted != MORE else end.still_apart())
+        if self._whole and len(live) > 1:
+            world.check("consensus", None, end.still_apart() if wanted == MORE else wanted)
         if not world.violations:
             end.both_ends()
         if not world.violations:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ from edgegossip.gossip.averaging import default_eta
 from edgegossip.gossip.base import NodeView, Topology
 from edgegossip.gossip.momentum import KINDS as MOMENTA
 from edgegossip.gossip.outer import KINDS as OPTIMIZERS
+from edgegossip.gossip.robust import RULES
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import ConfigError, EdgegossipError, LocalUpdate, Vec
 from lab.sim import faults as fault_words
@@ -44,14 +45,16 @@ PUT_OFF = 0.6  # share of the draws of a costly topology in which any other is r
 FREE = 4  # times as long is waited where a node runs ahead in rounds in which it hears from nobody that is up
 WIRE_EVERY = 4  # schedules, of which one has every frame as bytes
 # Mistakes show about as often among few, and in a third of the time.
-NODES = (*(2, 3) * 20, *(4,) * 10, *(5,) * 4, 6, 6, 7, 8, 12, 18)
+NODES = (*(2,) * 17, *(3,) * 25, *(4,) * 10, *(5,) * 4, 6, 6, 7, 8, 12, 18)
 CODECS = (
     *(Named("fp32"),) * 6,
     *(Named("minmax8"), Named.of("qsgd", {"bits": 6}), Named.of("topk", {"ratio": 0.25})) * 2,
     *(Named("elastiquant"), Named("fp16")) * 2,
     Named("auto"),  # it looks for a step for every message, which takes its time
 )
-MALICIOUS = 0.15  # share of the schedules whose mixing bears one liar, where it can
+HONEST = 4  # nodes, from which on one may lie: else no honest majority, nor two to compare in the end, would be left
+ROBUST = 0.05  # share of the schedules whose mixing bears one liar
+ROBUST_NODES = (4, 4, 5, 6)
 STREAMS = 0.4  # share of those with an outer optimiser that overlap, or exchange fragments
 
 
@@ -119,8 +122,9 @@ def draw(seed: int, options: Options, kinds: Mapping[str, fault_words.Kind] = fa
     together."""
     _check_words(options)
     codec = options.codec or pick(seed, "codec", CODECS)
-    nodes = options.nodes or _nodes(seed, options.topology)
-    algorithm = _algorithm(seed, options, codec, nodes)
+    robust = options.algorithms is None and of(seed, "robust").random() < ROBUST
+    nodes = options.nodes or _nodes(seed, options.topology, ROBUST_NODES if robust else NODES)
+    algorithm = _algorithm(seed, options, codec, nodes, robust)
     if options.codec is None and not _rate_may_be_left(algorithm, codec):
         codec = CODECS[0]
     topology = options.topology or _fitting(seed, algorithm, codec, nodes, options.values)
@@ -129,6 +133,8 @@ def draw(seed: int, options: Options, kinds: Mapping[str, fault_words.Kind] = fa
             raise ConfigError(fault)
     rounds = options.rounds or ROUNDS[0] + int(of(seed, "rounds").random() * (ROUNDS[1] - ROUNDS[0] + 1))
     spec = fault_words.parse(options.faults, kinds)
+    if options.mode != "shell":
+        spec = replace(spec, pool=_with_company(spec.pool, nodes))
     built, name = naming.topology_of(topology, nodes), algorithm.name.partition("+")[0]
     return Schedule(
         seed,
@@ -144,6 +150,12 @@ def draw(seed: int, options: Options, kinds: Mapping[str, fault_words.Kind] = fa
     )
 
 
+def _with_company(kinds: Sequence[str], nodes: int) -> tuple[str, ...]:
+    """Those of the kinds that leave two honest nodes or more, and liars fewer than these."""
+    alone = {"leave"} if nodes == 2 else set()
+    return tuple(k for k in kinds if k not in alone and (nodes >= HONEST or k not in fault_words.BYZANTINE))
+
+
 def _check_words(options: Options) -> None:
     """Names and parameters, before anything is made of them. Raises ConfigError."""
     for algorithm in options.algorithms or ():
@@ -154,12 +166,12 @@ def _check_words(options: Options) -> None:
         check_workload(options.workload)
 
 
-def _nodes(seed: int, topology: Named | None) -> int:
+def _nodes(seed: int, topology: Named | None, choices: Sequence[int]) -> int:
     """How many; of those that a fixed topology can have."""
-    nodes = pick(seed, "nodes", NODES)
+    nodes = pick(seed, "nodes", choices)
     if topology is None or _exists(topology, nodes):
         return nodes
-    able = [n for n in NODES if _exists(topology, n)]
+    able = [n for n in choices if _exists(topology, n)]
     return pick(seed, "nodes", able) if able else nodes  # with nodes that it cannot have, to fail with its own words
 
 
@@ -172,12 +184,14 @@ def _exists(topology: Named, nodes: int) -> bool:
     return True
 
 
-def _algorithm(seed: int, options: Options, codec: Named, nodes: int) -> Named:
-    """One of those that are fixed, or of all that take a fixed topology."""
+def _algorithm(seed: int, options: Options, codec: Named, nodes: int, robust: bool) -> Named:
+    """One of those that are fixed, or of all that take a fixed topology; `robust`: one that bears a
+    liar, if any can."""
     if options.algorithms is not None:
         return pick(seed, "algorithm", options.algorithms)
+    if robust and (bearing := _bearing(codec, nodes, options.topology or Named("complete"), options.values)):
+        return pick(seed, "algorithm", bearing)
     algorithm = with_params(seed, pick(seed, "algorithm", every_algorithm()), codec)
-    algorithm = _robust(seed, algorithm, codec, nodes, options)
     where = options.topology
     if where is None or fits(algorithm, where, codec, nodes, options.values):
         return algorithm
@@ -185,15 +199,15 @@ def _algorithm(seed: int, options: Options, codec: Named, nodes: int) -> Named:
     return pick(seed, "algorithm", able) if able else algorithm
 
 
-def _robust(seed: int, algorithm: Named, codec: Named, nodes: int, options: Options) -> Named:
-    """Mix now and then so that a liar is borne, where that can be."""
-    rng = of(seed, "robust")
-    if rng.random() >= MALICIOUS:
-        return algorithm
-    rule = ("nearest", "clip")[int(rng.random() * 2)]
-    robust = Named.of(algorithm.name, {**algorithm.values, "malicious_nodes": 1, "malicious_rule": rule})
-    where = options.topology or Named("complete")
-    return robust if fits(robust, where, codec, nodes, options.values) else algorithm
+@lru_cache(maxsize=1024)
+def _bearing(codec: Named, nodes: int, topology: Named, values: int) -> tuple[Named, ...]:
+    """Every algorithm that mixes so that a liar is borne."""
+    able = []
+    for plain in every_algorithm():
+        for rule in RULES:
+            named = Named.of(plain.name, {"malicious_nodes": 1, "malicious_rule": rule})
+            able += [named] if fits(named, topology, codec, nodes, values) else []
+    return tuple(able)
 
 
 def of(seed: int, what: str) -> Random:

@@ -48,6 +48,7 @@ def run_server(schedule: ServerSchedule, *, say: Say | None = None) -> Outcome:
         world.clock.now,
         None,
         world.ledger.final,
+        looked=frozenset(world.ledger.looked),
     )
 
 

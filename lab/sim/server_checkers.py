@@ -55,7 +55,7 @@ from edgegossip.engine.server_events import (
 from edgegossip.engine.server_records import Progress
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.types import EdgegossipError, NodeId, Round, Vec
-from lab.sim.checkers import FAIR
+from lab.sim.checkers import Choices
 
 MOMENTUM = 0.9  # of the combiner `momentum`
 SILENT_S = 6.0  # without a sign of life, after which a board is down
@@ -222,7 +222,8 @@ class Ledger:
         self.completed = self.stopped = False
         self.final: Vec | None = None
         self.used_updates = 0
-        self._places = [0.0, 0.0]  # how far boards that were asked stood from the middle of all; its variance
+        self._choices, self._chosen_in = Choices(), set[Round]()  # of boards; and in which rounds some were chosen
+        self.looked = {"crash", "progress"}  # rules that had something to look at
         self._resumed = False
         self._alike: dict[Round, str | None] = {}  # data of those that had joined, when a round was saved
         self._begin(0.0)
@@ -271,6 +272,7 @@ class Ledger:
     def began(self, progress: Progress | None, now_s: float) -> None:
         """Begin anew: a process of the coordinator starts from this file."""
         self._begin(now_s)
+        self.looked.add("rounds")
         round = 0 if progress is None else progress.round
         if not self.broken and not self.durable <= round:
             self._violate("rounds", None, f"goes on from round {round}; the file of round {self.durable} was durable")
@@ -418,6 +420,7 @@ class Ledger:
         return [name for name in self._plan.boards if name not in known]
 
     def _joined(self, name: NodeId, now_s: float) -> None:
+        self.looked |= {"accepted", "agreement"}
         found = [by for said, by in self._joining if said == name]
         note = next((by for by in found if by.name == name), found[0] if found else None)
         if note is None or name not in self._plan.boards or (self._plan.certified and note.name != name):
@@ -451,6 +454,7 @@ class Ledger:
 
     def _check_unfit(self, name: NodeId) -> None:
         """A board was refused for its data."""
+        self.looked.add("agreement")
         for note in [note for said, note in self._joining if said == name]:
             self._ignored.add(note.node)
             if note.data == "other-layout":
@@ -469,6 +473,7 @@ class Ledger:
         self._violate("agreement", name, "is refused, though its data are those of the others")
 
     def _check_refusal(self, text: str, name: NodeId) -> None:
+        self.looked |= {"patience"} if "gave up on" in text else {"refused", "accepted"}
         if found := re.match(r"refused the update of (\S+): (.*)", text):
             self._refused[found[1]] = found[2]
             lie = ""
@@ -494,6 +499,7 @@ class Ledger:
             self._violate("refused", name, text)  # AWAY is no board's own answer
 
     def _check_presence(self, now_s: float) -> None:
+        self.looked |= {"presence", "memory"}
         answered = {note.node for _, note in self._joining}  # since this look, which is a sign of life
         for name, node in self.up.items():
             silent = self._seen.get(node, math.inf) > SILENT_S and node not in answered
@@ -555,6 +561,7 @@ class Ledger:
 
     def _ask_round(self, questions: tuple[Question, ...], idle: dict[NodeId, int], now_s: float) -> None:
         plan, round = self._plan, self.round
+        self.looked |= {"rounds", "saved", "asked", "reference"} | ({"control"} if self._controlled else set())
         asked = {q.name: q for q in questions}
         frames = {q.name: q.instruction.frame for q in questions if isinstance(q.instruction, Train)}
         if self._asking is not None and self._asking.answers:
@@ -570,8 +577,10 @@ class Ledger:
                 sentence.times, sentence.until = max(0, sentence.times - 1), 0
             trusted = list(idle)
         count = min(self._wanted, len(trusted))
-        if count < len(trusted):
-            self._check_choice(trusted, asked)
+        first = round not in self._chosen_in  # who is asked again in the same round is chosen as before
+        self._chosen_in.add(round)
+        if first and count < len(trusted):
+            self._check_choice("training", trusted, asked)
         if not set(asked) <= set(trusted):
             self._violate("asked", None, f"round {round} asks {sorted(set(asked) - set(trusted))}, who are left out")
         if len(asked) != count or len(idle) < self._least:
@@ -581,20 +590,17 @@ class Ledger:
         ]
         if len(evaluate) > 1:
             self._violate("asked", None, "more than one board is asked to evaluate")
-        elif evaluate and len(asked) > 1:
-            self._check_choice(sorted(asked), evaluate)
+        elif first and evaluate and len(asked) > 1:
+            self._check_choice("evaluation", sorted(asked), evaluate)
         self._check_frames(frames, {name: q.address for name, q in asked.items()})
         self._asking = OpenRound(now_s, {q.number: q.name for q in questions})
         self._refused, self._mark_s = {}, now_s
 
-    def _check_choice(self, among: list[NodeId], chosen: Collection[NodeId]) -> None:
-        """Check that boards at the front are no more often chosen than those at the end."""
-        n, k = len(among), len(chosen)
-        places = [among.index(name) - (n - 1) / 2 for name in chosen if name in among]
-        self._places[0] += sum(places)
-        self._places[1] += k * (n - k) * (n + 1) / 12  # the variance of such a sum, without repetition
-        if abs(self._places[0]) > FAIR * math.sqrt(self._places[1]):
-            self._violate("fair", None, f"the boards that are asked are {self._places[0]:+.1f} off the middle of all")
+    def _check_choice(self, what: str, among: list[NodeId], chosen: Collection[NodeId]) -> None:
+        """Check that nobody is chosen more often than others."""
+        self.looked.add("fair")
+        if set(chosen) <= set(among) and (fault := self._choices.fault(what, among, chosen)):
+            self._violate("fair", None, fault)
 
     def _suspension(self, name: NodeId) -> Suspension:
         return self._suspensions.setdefault(name, Suspension())
@@ -720,6 +726,7 @@ class Ledger:
 
     def _round_ended(self, ended: RoundEnded, now_s: float) -> None:
         asking, plan, round = self._asking, self._plan, self.round
+        self.looked |= {"ends", "used", "records", "finite", "mean"}
         if asking is None or ended.round != round:
             self._violate("rounds", None, f"round {ended.round} ends; round {round} is under way")
             return
@@ -880,6 +887,7 @@ class Ledger:
             self._evaluated(record.round, float(record.values["eval/loss"] or 0.0))
 
     def _evaluated(self, step: Round, loss: float) -> None:
+        self.looked.add("evaluated")
         if step in self._evaluations or step >= self.round or not math.isfinite(loss):
             self._violate("evaluated", None, f"a loss of {loss:g} after round {step}, and {self.round} comes next")
         self._evaluations.add(step)
@@ -906,6 +914,7 @@ class Ledger:
 
     def _finished(self, error: EdgegossipError | None, now_s: float) -> None:
         self._over = True
+        self.looked.add("goodbye")
         if missing := set(self.up) - self._byes:
             self._violate("goodbye", None, f"{sorted(missing)} never hear that it is over")
         if error is None and not self.stopped and not (self.completed and self.round == self._plan.rounds):
@@ -917,6 +926,7 @@ class Ledger:
             self._check_reason(str(error), now_s)
 
     def _check_reason(self, error: str, now_s: float) -> None:
+        self.looked.add("failed")
         if fault := self._unfounded(error, now_s):
             self._violate("failed", None, f"{fault}: {error}")
 

@@ -19,7 +19,7 @@ from edgegossip.frame import Aux, Kind
 from edgegossip.gossip.base import Audit, GossipAlgorithm, Send, Topology
 from edgegossip.types import Round
 from lab.sim import naming
-from lab.sim.checkers import FAIR, rounds_ahead
+from lab.sim.checkers import Choices, rounds_ahead
 from lab.sim.network import FailureDetector
 from lab.sim.node import Node
 from lab.sim.schedule import Schedule
@@ -31,7 +31,7 @@ ROUNDING_S = 1e-6  # of a node's own clock, which may be far from the virtual on
 LATE_S = 1.0  # after which somebody should have noticed
 _SILENT = re.compile(r"no message of round (\d+) within ([0-9.e+]+) s( after)?")
 
-Violate = Callable[[str, int | None, str], None]
+Check = Callable[[str, int | None, str | None], None]
 
 
 @dataclass(slots=True)
@@ -57,7 +57,6 @@ class Observation:
     offers: set[int] = field(default_factory=set)  # who offered it a model in its present round
     offered_in: Round = -1
     stepped_s: float = math.inf  # on its own clock: when its update was used
-    asked: dict[int, tuple[float, int]] = field(default_factory=dict)  # by peer: the last exchange begun
     links: dict[str, tuple[float, float]] = field(default_factory=dict)  # when busy until, slowest bytes/s seen
     unfit: set[int] = field(default_factory=set)  # whom it said to train something else
     trained: bool = False
@@ -67,7 +66,8 @@ class Observation:
 
 
 class Witness:
-    """Watches all nodes of a world; `violate` hears what is wrong."""
+    """Watches all nodes of a world; `check` hears which rule had something to look at, and what is
+    wrong."""
 
     def __init__(
         self,
@@ -76,9 +76,9 @@ class Witness:
         detector: FailureDetector,
         topology: Topology,
         catch_up_s: float,
-        violate: Violate,
+        check: Check,
     ) -> None:
-        self._algorithm, self._topology, self._violate = algorithm, topology, violate
+        self._algorithm, self._topology, self._check = algorithm, topology, check
         self._detector, self.pairs = detector, algorithm.asynchronous  # whether exchanges go in pairs
         self._deadline_s, self._catch_up_s = schedule.deadline_s, catch_up_s
         self._staleness = int(naming.param_of(algorithm, "staleness", 0))
@@ -90,7 +90,7 @@ class Witness:
         self._seen = [Observation() for _ in range(n)]
         self._senders = [{j for r in range(topology.period) for j in topology.neighbours(i, r).in_} for i in range(n)]
         self._heard: dict[tuple[int, int], bool] = {}  # (node, in-neighbour) of the last rounds
-        self._places = [0, 0.0, 0.0]  # exchanges begun; where among all that are up the peer was, and the variance
+        self._choices, self._begun = Choices(), set[tuple[int, Round]]()  # of peers; and who chose in which round
 
     # -- what nodes do
 
@@ -110,11 +110,11 @@ class Witness:
         """A node begins a local update."""
         i, seen, detector = node.index, self._seen[node.index], self._detector
         if not seen.trained and (detector.fits_nobody(i) or detector.outvoted(i)):
-            self._violate("unfit", i, "begins to train, though it does not fit its neighbours")
+            self._check("unfit", i, "begins to train, though it does not fit its neighbours")
         seen.trained = True
-        if seen.nothing and all(detector.knows_down(i, j) for j in detector.peers[i]):
+        if seen.nothing:
             text = "trains, though it came again with nothing and nobody is there to take a model from"
-            self._violate("alone", i, text)
+            self._check("alone", i, text if all(detector.knows_down(i, j) for j in detector.peers[i]) else None)
 
     def done(self, node: Node) -> None:
         """It has done a round."""
@@ -122,7 +122,7 @@ class Witness:
         seen.outvoted = seen.outvoted + 1 if self._detector.outvoted(node.index) else 0
         if seen.outvoted > 2:  # it may have heard so in the middle of one
             text = "goes on, though the larger part of the boards trains something else"
-            self._violate("unfit", node.index, text)
+            self._check("unfit", node.index, text)
 
     def spent(self, index: int, peer: int) -> bool:
         """Tell whether a peer let deadlines pass, and has not sent enough since to be waited
@@ -157,48 +157,49 @@ class Witness:
         theirs in the round that it was in."""
         seen, down, members = self._seen[node.index], node.engine.down, node.view.members
         alive = {j for j in self._senders[node.index] if members[j] not in down}
-        if not self.pairs and 2 * len(seen.offers & alive) < len(alive):
+        if not self.pairs:
             text = f"took over a model that {sorted(seen.offers & alive)} of {sorted(alive)} offered in this round"
-            self._violate("led", node.index, text)
+            self._check("led", node.index, text if 2 * len(seen.offers & alive) < len(alive) else None)
 
     def sent(self, node: Node, to: int, send: Send) -> None:
         """It sent a message."""
-        if send.to in node.refused:
-            self._violate("shut-out", node.index, f"sends to {to}, whose message it refused")
-        if to in self._seen[node.index].unfit and self._detector.unfit(node.index, to):
-            self._violate("unfit", node.index, f"sends to {to}, which trains something else")
-        if not self.pairs or send.frame.kind is not Kind.MODEL or Aux.ANSWER in send.frame.aux:
+        if node.refused:
+            text = f"sends to {to}, whose message it refused"
+            self._check("shut-out", node.index, text if send.to in node.refused else None)
+        if unfit := self._seen[node.index].unfit:
+            false = to in unfit and self._detector.unfit(node.index, to)
+            self._check("unfit", node.index, f"sends to {to}, which trains something else" if false else None)
+        if self.pairs and send.frame.kind is Kind.MODEL and Aux.ANSWER not in send.frame.aux:
+            self._chosen(node, to, send.frame.round)
+
+    def _chosen(self, node: Node, to: int, round: Round) -> None:
+        """It asks a peer for an exchange. A process that plays a round again chooses as the one
+        before did, which says nothing new."""
+        if (node.index, round) in self._begun:
             return
-        exchange, asked = (send.frame.aux[Aux.SESSION], send.frame.sequence), self._seen[node.index].asked
-        if asked.get(to) == exchange:
-            return
-        asked[to] = exchange
+        self._begun.add((node.index, round))
         down, members = node.engine.down, node.view.members
-        peers = [j for j in self._topology.neighbours(node.index, send.frame.round).out if members[j] not in down]
+        peers = [j for j in self._topology.neighbours(node.index, round).out if members[j] not in down]
         if to in peers and len(peers) > 1:
-            self._places[0] += 1
-            self._places[1] += (peers.index(to) + 0.5) / len(peers) - 0.5
-            self._places[2] += (1.0 - 1.0 / len(peers) ** 2) / 12.0
+            self._check("fair", node.index, self._choices.fault(node.index, peers, [to]))
 
     def said(self, node: Node, line: Log, lies: bool, now_s: float) -> None:
         """It logged something of a peer. `lies`: that one may."""
         if line.event == "disagrees":
             self._seen[node.index].unfit.add(node.view.members.index(line.fields["peer"]))
         if line.event == "waiting" and node.engine.stage is Stage.EXCHANGING:
-            if down := node.engine.down.intersection(line.fields["missing"].split(",")):
-                self._violate("blame", node.index, f"waits for {sorted(down)}, who are gone: {line.text}")
+            down = node.engine.down.intersection(line.fields["missing"].split(","))
+            self._check("blame", node.index, f"waits for {sorted(down)}, who are gone: {line.text}" if down else None)
         elif line.event == "suspect" and (silent := _SILENT.search(line.text)) and not silent[3]:
             costs = self._seen[node.index].patience.setdefault(node.view.members.index(line.fields["peer"]), Patience())
-            if costs.ended:
-                text = f"waited though that neighbour has cost {costs.deadlines} deadlines, and sent {costs.sent} messages since"
-                self._violate("patience", node.index, f"{text}: {line.text}")
+            text = f"waited though that neighbour has cost {costs.deadlines} deadlines, and sent {costs.sent} messages since"
+            self._check("patience", node.index, f"{text}: {line.text}" if costs.ended else None)
             if costs.deadlines < FREE or costs.newest - costs.began < int(silent[1]) - costs.newest:
                 costs.deadlines, costs.sent = costs.deadlines + 1, 0
         if line.event == "suspect" and not lies:
-            if now_s < self.broken_s:
-                self._violate("blame", node.index, f"blames a neighbour before anything broke: {line.text}")
-            elif fault := self._false(node, line):
-                self._violate("blame", node.index, f"{fault}: {line.text}")
+            early = "blames a neighbour before anything broke" if now_s < self.broken_s else ""
+            fault = early or self._false(node, line)
+            self._check("blame", node.index, f"{fault}: {line.text}" if fault else None)
 
     def _false(self, node: Node, line: Log) -> str:
         """Say why what it says of a neighbour is false; "" where it is true."""
@@ -223,9 +224,9 @@ class Witness:
     def rated(self, node: Node, figures: Mapping[str, float]) -> None:
         """It says how fast its links are."""
         for peer, (_, slowest) in self._seen[node.index].links.items():
-            if (said := figures.get(f"rate/{peer}_mbit", math.inf)) < 8e-6 * slowest * (1.0 - 1e-6):
+            if (said := figures.get(f"rate/{peer}_mbit")) is not None:
                 text = f"takes the link to {peer} for one of {said:.3g} Mbit/s, and never saw it below {8e-6 * slowest:.3g}"
-                self._violate("rates", node.index, text)
+                self._check("rates", node.index, text if said < 8e-6 * slowest * (1.0 - 1e-6) else None)
 
     # -- what must be so at any time, and in the end
 
@@ -235,15 +236,18 @@ class Witness:
         if node.has_heard and node.engine.listens:
             unnamed = [j for j in detector.peers[i] if detector.unfit(i, j) and j not in self._seen[i].unfit]
             if unnamed:
-                self._violate("unfit", i, f"does not say that {unnamed} train something else")
+                self._check("unfit", i, f"does not say that {unnamed} train something else")
         stage, since_s = node.engine.stage, now_s - node.since_s
-        if counted := {peer for peer in node.refused if peer not in node.engine.down}:
-            self._violate("shut-out", node.index, f"counts {sorted(counted)} as there, whose messages it refused")
-        if stage is Stage.EXCHANGING and not self._overlaps and since_s > self._deadline_s + LATE_S:
+        if node.refused:
+            counted = sorted(peer for peer in node.refused if peer not in node.engine.down)
+            text = f"counts {counted} as there, whose messages it refused"
+            self._check("shut-out", node.index, text if counted else None)
+        if stage is Stage.EXCHANGING and not self._overlaps:
             text = f"its round is open for {since_s:.1f} s; the deadline is {self._deadline_s:g} s"
-            self._violate("progress", node.index, text)
-        if stage is Stage.CATCHING_UP and since_s > self._catch_up_s + LATE_S:
-            self._violate("progress", node.index, f"waits for a model for {since_s:.1f} s, instead of going on")
+            self._check("progress", node.index, text if since_s > self._deadline_s + LATE_S else None)
+        if stage is Stage.CATCHING_UP:
+            text = f"waits for a model for {since_s:.1f} s, instead of going on"
+            self._check("progress", node.index, text if since_s > self._catch_up_s + LATE_S else None)
 
     def mixed(self, i: int, round: Round, audit: Audit, done: Sequence[Round], lied: Collection[int]) -> None:
         """Take note of whom one of the last mixings heard, of those who had `done` that round."""
@@ -252,15 +256,10 @@ class Witness:
                 self._heard[i, j] = self._heard.get((i, j), False) or j in audit.row
 
     def conclude(self, live: Sequence[int]) -> None:
-        """Check that nobody was shut out, once all was well, and that peers were chosen fairly."""
+        """Check that nobody was shut out, once all was well."""
         for (i, j), heard in self._heard.items():
-            if not heard and i in live and j in live:
-                self._violate("shut-out", i, f"has not heard {j} in any of the last rounds")
-                return
-        count, off, variance = self._places
-        if variance and abs(off) > FAIR * math.sqrt(variance):
-            text = f"of {count} exchanges the peers were {off / count:+.2f} off the middle of those who are up"
-            self._violate("fair", None, text)
+            if i in live and j in live:
+                self._check("shut-out", i, None if heard else f"has not heard {j} in any of the last rounds")
 
 
 def scheme_of(algorithm: object) -> object:

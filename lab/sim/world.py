@@ -31,9 +31,10 @@ from edgegossip.engine.node import NodeConfig, NodeEngine, Stage
 from edgegossip.gossip.base import Audit, GossipAlgorithm, Send
 from edgegossip.types import LocalUpdate, Round, Vec
 from lab.sim import checkers, naming, trace
-from lab.sim.byzantine import FLOOD, Byzantine
+from lab.sim.byzantine import Byzantine
 from lab.sim.checkers import Violation
 from lab.sim.disk import Disk, Saved
+from lab.sim.faults import FLOOD
 from lab.sim.ledger import Ledger, spied
 from lab.sim.network import UNFIT, Clock, Decoded, FailureDetector, Network
 from lab.sim.node import Node, NodeEnvironment, Packet
@@ -86,6 +87,7 @@ class World(NodeEnvironment):
         self.hull = checkers.Hull.of(self.workload.starts) if averages else None
         self.seen: Counter[str] = Counter()  # what each kind of fault did
         self.violations: list[Violation] = []
+        self.looked = {"crash"}  # rules that had something to look at
         self.rng = of(seed, "run")
         self._compute_s = [COMPUTE_S[0] + (COMPUTE_S[1] - COMPUTE_S[0]) * self.rng.random() for _ in range(n)]
         self.slow = [1.0] * n  # how many times longer training takes a node
@@ -106,9 +108,7 @@ class World(NodeEnvironment):
         self.came: set[int] = set()  # nodes that have been there at some time
         self.left: set[int] = set()  # nodes that said goodbye, and have not come back
         self.heard = [0] * n  # messages that arrived at each node's process
-        self.witness = Witness(
-            schedule, self.algorithm, self.detector, self.topology, PATIENCE.catch_up_s, self.violate
-        )
+        self.witness = Witness(schedule, self.algorithm, self.detector, self.topology, PATIENCE.catch_up_s, self.check)
         self._fresh_until_s = [0.0] * n  # until when a process that began with nothing must not go on without a model
         self.spoke_s = [0.0] * n  # when a node last said for whom it waits
         self.rounds = MOST_ROUNDS
@@ -213,12 +213,11 @@ class World(NodeEnvironment):
 
     @override
     def stepped(self, node: Node, before: Any, local: LocalUpdate) -> None:
-        if node.given_up:
-            self.violate("update", node.index, "used an update of a model that it had given up")
+        wrong = "used an update of a model that it had given up"
+        self.check("update", node.index, wrong if node.given_up else None)
         self.trace.event(self.clock.now, node.index, trace.STEP)
         self.witness.stepped(node)
-        if fault := self.ledger.followed(node.index, before, between=True):
-            self.violate("outer", node.index, fault)
+        self._check_outer(node.index, before, between=True)
         delta = local.delta if self.last_delta is None else self.last_delta.delta
         if delta is not None and delta is not self.workload.still.delta:
             mixed = self._mixed[node.index] if self.name in PUSH_SUM else 1.0
@@ -255,18 +254,19 @@ class World(NodeEnvironment):
     def received(self, node: Node, accepted: Accepted, effects: list[Effect]) -> None:
         (name, data), frame, old, new = accepted
         i, ledger, sender, lie = node.index, self.ledger, self.index[name], getattr(data, "lie", "")
-        if name in node.refused:
-            self.violate("accepted", i, f"took in a message of {sender}, which it had refused")
-        if self.clock.now < self._fresh_until_s[i] and self._went_on_without_a_model(old, new, effects):
-            self.violate("newcomer", i, f"goes on in round {self.algorithm.round(new)} without anybody's model")
+        if node.refused:
+            fault = f"took in a message of {sender}, which it had refused" if name in node.refused else None
+            self.check("accepted", i, fault)
+        if self.clock.now < self._fresh_until_s[i]:
+            self.check("newcomer", i, self._went_on_without_a_model(old, new, effects))
         if frame.kind is STATE:
             self.states += 1
             self.states_ahead += frame.round > self.algorithm.round(old) + 1
         if self.trace.say is not None:
             self.trace.line(self.clock.now, i, f"<- {sender}: {describe(frame)}")
         self.witness.received(node, sender, accepted)
-        if self.witness.pairs and (fault := ledger.answered(i, sender, frame, old, new)):
-            self.violate("ledger", i, fault)
+        if self.witness.pairs:
+            self.check("ledger", i, ledger.answered(i, sender, frame, old, new))
         if not (ledger.disks_lost or lie):
             return
         owes = ledger.owes(i, sender)
@@ -276,29 +276,27 @@ class World(NodeEnvironment):
         if owes:
             ledger.closed(i, sender, before, after, any(type(e) is ModelAdopted and e.state is new for e in effects))
         if lie == "byzantine-run":
-            self.violate("accepted", i, f"took in a message of another run from {sender}")
-        if lie in ("byzantine-weight", "byzantine-state") and (
-            fault := checkers.weight_lie_fault(sender, before, after)
-        ):
-            self.violate("accepted", i, fault)
+            self.check("accepted", i, f"took in a message of another run from {sender}")
+        if lie in ("byzantine-weight", "byzantine-state"):
+            self.check("accepted", i, checkers.weight_lie_fault(sender, before, after))
 
     @override
     def kept(self, node: Node) -> None:
-        if fault := checkers.pending_fault(node.engine.pending, PATIENCE.pending_bytes):
-            self.violate("memory", node.index, fault)
+        self.check("memory", node.index, checkers.pending_fault(node.engine.pending, PATIENCE.pending_bytes))
 
-    def _went_on_without_a_model(self, old: Any, new: Any, effects: list[Effect]) -> bool:
+    def _went_on_without_a_model(self, old: Any, new: Any, effects: list[Effect]) -> str | None:
         far = self.schedule.nodes * self.topology.period + 1
         if self.algorithm.asynchronous or self.algorithm.round(new) <= self.algorithm.round(old) + far:
-            return False
-        return not any(type(e) is ModelAdopted and e.state is new for e in effects)
+            return None
+        if any(type(e) is ModelAdopted and e.state is new for e in effects):
+            return None
+        return f"goes on in round {self.algorithm.round(new)} without anybody's model"
 
     @override
     def dropped(self, node: Node, sender: str) -> None:
         if self.trace.say is not None:
             self.trace.line(self.clock.now, node.index, f"has no room for a message of {self.index[sender]}, too early")
-        if fault := checkers.share_fault(node.engine.pending, sender, self.limits.max_body_bytes):
-            self.violate("share", node.index, fault)
+        self.check("share", node.index, checkers.share_fault(node.engine.pending, sender, self.limits.max_body_bytes))
 
     @override
     def refused(self, node: Node, peer: str, reason: str) -> None:
@@ -308,8 +306,8 @@ class World(NodeEnvironment):
             self.trace.line(self.clock.now, i, f"refuses {sender}: {reason}")
         self.detector.close(i, sender)
         self._lost_s[i].pop(sender, None)
-        if sender not in self.lied:
-            self.violate("refused", i, f"refused an honest message of {sender}: {reason}")
+        self.check("refused", i, None if sender in self.lied else f"refused an honest message of {sender}: {reason}")
+        self.looked.add("accepted")
 
     @override
     def round_done(self, node: Node, ended: RoundEnded) -> None:
@@ -322,11 +320,14 @@ class World(NodeEnvironment):
             heard = "no neighbour heard" if math.isnan(away) else f"the neighbours are {away:.4g} away"
             self.trace.line(now, i, f"round {done.round} is done; {heard}")
         round = self.algorithm.round(state)
-        if done.round <= self.round_of[i] or round <= done.round:
-            self.violate("rounds", i, f"round {done.round} done after {self.round_of[i]}, and {round} comes next")
-        if done.round >= node.engine.rounds or ended.last is not (round >= node.engine.rounds):
+        back = done.round <= self.round_of[i] or round <= done.round
+        text = f"round {done.round} done after {self.round_of[i]}, and {round} comes next"
+        self.check("rounds", i, text if back else None)
+        wrong = done.round >= node.engine.rounds or ended.last is not (round >= node.engine.rounds)
+        if wrong or self.run_over:
             last = "the last one" if ended.last else "not the last one"
-            self.violate("end", i, f"did round {done.round} of {node.engine.rounds}, and says that it is {last}")
+            text = f"did round {done.round} of {node.engine.rounds}, and says that it is {last}"
+            self.check("end", i, text if wrong else None)
         self._fresh_until_s[i] = 0.0
         self._check_led(i, round)
         self.witness.done(node)
@@ -335,18 +336,17 @@ class World(NodeEnvironment):
         # before.
         self.suspicions += not (self.algorithm.asynchronous or self.algorithm.listens) and done.heard < here
         audit = self.algorithm.audit(state)
-        if fault := self._left_out(i, done.round, audit):
-            self.violate("left-out", i, fault)
-        if fault := self.ledger.followed(i, state):
-            self.violate("outer", i, fault)
+        if self._nobody_may_be_left_out(audit):
+            self.check("left-out", i, self._left_out(i, done.round, audit))
+        self._check_outer(i, state)
         self.witness.rated(node, ended.rates)
         if self.settled and not (self.algorithm.listens or self.robust):
             self.witness.mixed(i, done.round, audit, self.round_of, self.lied)
         self.round_of[i], self.progress_s[i] = done.round, now
         self.models[i] = (*self.models[i][-self.schedule.nodes :], model)
         self._check_state(node, audit)
-        if self.lied and self.plain and (fault := checkers.implausible_fault(self.models[i])):
-            self.violate("accepted", i, fault)
+        if self.lied and self.plain:
+            self.check("accepted", i, checkers.implausible_fault(self.models[i]))
         if node.rounds_done % self._memory_every == 0:
             self._check_memory(node)
         if self.on_round is not None:
@@ -355,8 +355,7 @@ class World(NodeEnvironment):
     @override
     def checkpoint(self, node: Node, state: Any) -> None:
         self._mixed[node.index] = None
-        if fault := self.ledger.followed(node.index, state):
-            self.violate("outer", node.index, fault)
+        self._check_outer(node.index, state)
         saved = Saved(state, self.algorithm.round(state), self.ledger.noted(node.index, state))
         when = self._durable_s[node.index] = max(self.clock.now + node.disk.slow_s, self._durable_s[node.index])
         if when > self.clock.now:
@@ -386,14 +385,17 @@ class World(NodeEnvironment):
     def adopted(self, node: Node, action: ModelAdopted) -> None:
         self.adoptions += 1
         self.trace.event(self.clock.now, node.index, trace.ADOPT, action.round)
-        if (round := self.algorithm.round(action.state)) <= self.round_of[node.index]:
-            self.violate("rounds", node.index, f"adopts a model in round {round}; {self.round_of[node.index]} is done")
+        round, done = self.algorithm.round(action.state), self.round_of[node.index]
+        fault = f"adopts a model in round {round}; {done} is done" if round <= done else None
+        self.check("rounds", node.index, fault)
         self._fresh_until_s[node.index] = 0.0
         self._check_led(node.index, round)
         self.progress_s[node.index] = self.clock.now
         self.witness.adopted(node)
-        if fault := self.ledger.rebase(node.index, self.algorithm.audit(action.state), action.state):
-            self.violate("ledger", node.index, fault)
+        audit = self.algorithm.audit(action.state)
+        fault = self.ledger.rebase(node.index, audit, action.state)
+        if audit.mass is not None:
+            self.check("ledger", node.index, fault)
 
     @override
     def finished(self, node: Node) -> None:
@@ -410,6 +412,7 @@ class World(NodeEnvironment):
         i, detector = node.index, self.detector
         if detector.fits_nobody(i, as_told=True) or detector.outvoted(i, as_told=True):
             self.unfit_ended.add(node.index)
+            self.looked.add("unfit")
         else:
             self._check_failure(node, reason)
         self.finishers.add(node.index)
@@ -439,6 +442,12 @@ class World(NodeEnvironment):
 
     # -- checks
 
+    def check(self, rule: str, node: int | None, fault: str | None) -> None:
+        """Take note that a rule had something to look at, and of what is wrong, if anything is."""
+        self.looked.add(rule)
+        if fault:
+            self.violate(rule, node, fault)
+
     def violate(self, rule: str, node: int | None, text: str) -> None:
         """Take note of a broken promise, one of RULES; the run ends with it."""
         self.violations.append(Violation(rule, node, round(self.clock.now, 3), text))
@@ -453,30 +462,36 @@ class World(NodeEnvironment):
     def _check_state(self, node: Node, audit: Audit) -> None:
         i = node.index
         self._mixed[i] = audit.mixed
-        if fault := checkers.finite_fault(self.models[i][-1]):
-            self.violate("finite", i, fault)
-        if self.hull is not None and self._only_averages() and (fault := self.hull.fault(self.models[i][-1])):
-            self.violate("hull", i, fault)
-        if fault := checkers.row_fault(audit, positive=not (self.restarts or self.lied)):
-            self.violate("weights", i, fault)
-        if audit.mass is not None and (fault := self.ledger.fault(i, audit)):
-            self.violate("ledger", i, fault)
+        self.check("finite", i, checkers.finite_fault(self.models[i][-1]))
+        if self.hull is not None and self._only_averages():
+            self.check("hull", i, self.hull.fault(self.models[i][-1]))
+        self.check("weights", i, checkers.row_fault(audit, positive=not (self.restarts or self.lied)))
+        if audit.mass is not None:
+            self.check("ledger", i, self.ledger.fault(i, audit))
+
+    def _check_outer(self, i: int, state: Any, between: bool = False) -> None:
+        fault = self.ledger.followed(i, state, between)
+        if naming.OUTER in self.schedule.algorithm.name:
+            self.check("outer", i, fault)
 
     def _check_led(self, i: int, round: Round) -> None:
-        if round > self.furthest + 1 and not self._confused:
-            self.violate("led", i, f"goes on in round {round}, and nobody has been beyond round {self.furthest}")
+        if not self._confused:
+            text = f"goes on in round {round}, and nobody has been beyond round {self.furthest}"
+            self.check("led", i, text if round > self.furthest + 1 else None)
         self.furthest = max(self.furthest, round)
 
+    def _nobody_may_be_left_out(self, audit: Audit) -> bool:
+        """Whether all is well and everybody is waited for. Where exchanges overlap, the last mixing
+        is of a round before; whom it went on without is logged."""
+        patient = self.settled and self.patient and bool(audit.row)
+        return patient and not (self.algorithm.listens or self.robust)
+
     def _left_out(self, i: int, round: Round, audit: Audit) -> str | None:
-        """Whom a mixing left out, though all is well and everybody is waited for. Where exchanges
-        overlap, the last mixing is of a round before; whom it went on without is logged."""
-        if not (self.settled and self.patient and audit.row) or self.algorithm.listens or self.robust:
-            return None
         row = audit.row
         senders = self.topology.neighbours(i, round).in_
         out = [j for j in senders if j not in row and j not in self.lied and self.detector.connected(i, j)]
         out = [j for j in out if not self.witness.spent(i, j)]
-        return f"mixed without {out} in round {round}" if row and out else None
+        return f"mixed without {out} in round {round}" if out else None
 
     def _only_averages(self) -> bool:
         """After a restart from an older checkpoint a push-sum node may take back more than it
@@ -484,20 +499,22 @@ class World(NodeEnvironment):
         return not self.lied and (self.name in ROW_MIXING or not self.restarts)
 
     def _check_memory(self, node: Node) -> None:
-        if fault := checkers.memory_fault(checkers.pending_in(node.state), self._most[node.index]):
-            self.violate("memory", node.index, fault)
+        held = checkers.pending_in(node.state)
+        self.check("memory", node.index, checkers.memory_fault(held, self._most[node.index]))
 
     def look_at(self, node: Node) -> None:
         """Check what became of the frames that a node got, and whether it waits in silence."""
         i = node.index
-        if fault := checkers.frames_fault(node.handed, node.accepted, node.dropped, node.refused, node.engine.pending):
-            self.violate("frames", i, fault)
+        pending = node.engine.pending
+        fault = checkers.frames_fault(node.handed, node.accepted, node.dropped, node.refused, pending)
+        self.check("frames", i, fault)
         if not node.paused:
             self.witness.look(node, self.clock.now)
         waits = node.engine.stage in (Stage.JOINING, Stage.ALONE, Stage.EXCHANGING) and not node.paused
         silent_s = self.clock.now - max(node.since_s, self.spoke_s[i])
-        if waits and silent_s > 2 * PATIENCE.announce_s + 1.0:
-            self.violate("silence", i, f"is {node.engine.stage.value} for {silent_s:.1f} s and does not say so")
+        if waits and silent_s > PATIENCE.announce_s:
+            text = f"is {node.engine.stage.value} for {silent_s:.1f} s and does not say so"
+            self.check("silence", i, text if silent_s > 2 * PATIENCE.announce_s + 1.0 else None)
 
     def waits_for_ever(self, node: Node) -> bool:
         """Tell whether it has not begun, and has good reason to: it came for the first time,

@@ -12,7 +12,7 @@ import pytest
 from edgegossip.frame import Aux, Kind
 from edgegossip.gossip.base import Adopted, Message, Send
 from edgegossip.gossip.messages import control
-from tests.gossip.streams import check, play_rounds, take_mail
+from tests.gossip.streams import audits, check, play_rounds, take_mail, total
 
 
 def test_a_message_of_a_session_that_is_over_changes_nothing(fleet: Any) -> None:
@@ -54,6 +54,19 @@ def test_a_late_hello_of_a_life_that_is_over_is_not_believed(fleet: Any) -> None
             fleet.hand(to, m)  # a full state more, which is dropped
             fleet.deliver_all()
             assert fleet.states[1].in_edge((to, 0)).established
+
+
+@pytest.mark.parametrize("name", ["sgp", "sparse-push", "quant-sgp"])
+def test_who_lost_its_disk_has_a_new_account_with_those_before_and_after_it(make_fleet: Any, name: str) -> None:
+    """What it had handed over stays there, and what it had been handed is not given to it again."""
+    fleet = make_fleet("directed-ring", nodes=3, algorithm=name)
+    fleet.say_hello()
+    play_rounds(fleet, 2)
+    others = sum(audit.weight for k, audit in enumerate(audits(fleet)) if k != 1)
+    fleet.restart(1)
+    fleet.deliver_all()
+    play_rounds(fleet, 2)
+    assert total(fleet)[1] == pytest.approx(others + 1.0, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["sgp", "quant-sgp"])

@@ -66,13 +66,13 @@ def _document(known: dict[str, dict[str, object]]) -> dict[str, object]:
         if (row := known.get(name)) is not None
     ]
     others = [
-        [f"`{m.name}`", m.what, "yes" if m.equivalent else "no", m.equivalent or m.unseen]
+        [f"`{m.name}`", m.what, ", ".join(f"`{test}`" for test in m.seen_by), m.unseen]
         for m in MUTANTS.values()
         if not m.found
     ]
     heads = (
         ["mutant", "what is wrong", "algorithm", "killed by the rule", "at seed", "schedules"],
-        ["mutant", "what is wrong", "equivalent", "why no schedule shows it"],
+        ["mutant", "what is wrong", "test that sees it", "why no schedule does"],
     )
     return {
         "source": result_source(),

@@ -29,7 +29,8 @@ MUTANTS = (
         ROUNDS,
         (Edit(PEERS + "may_start", "BoolOp gone_for_s 0", "$1"),),
         {"topology": "ring", "faults": NEVER_COMES},
-        equivalent="It begins some rounds later: once the others are far ahead, nobody is waited for (`_came_late`).",
+        unseen="It begins some rounds later: once the others are far ahead, nobody is waited for (`_came_late`).",
+        seen_by=("tests/engine/test_joining.py::test_a_board_starts_when_nobody_is_missing_who_is_worth_waiting_for",),
     ),
     Mutant(
         "dead-awaited-at-the-start",
@@ -58,7 +59,8 @@ MUTANTS = (
         ROUNDS,
         (Edit(ENGINE + "_loaded", "BinOp neighbours", "frozenset()"),),
         {"faults": NEVER_COMES},
-        equivalent="It costs two deadlines in all, as every neighbour may that never sends; what is mixed is the same.",
+        unseen="It costs two deadlines in all, as every neighbour may that never sends; what is mixed is the same.",
+        seen_by=("tests/engine/test_node.py::test_a_newcomer_takes_over_a_neighbours_model_before_it_trains",),
     ),
     Mutant(
         "joins-in-silence",
@@ -315,5 +317,6 @@ MUTANTS = (
         (Edit("edgegossip.node.members:NeighbourStatus.take", "BoolOp _link _up", "False"),),
         FRAMED,
         unseen="Members say nothing false of who is there: what others say makes them ask it first.",
+        seen_by=("tests/node/test_members.py::test_who_is_busy_keeps_its_connection_and_is_not_down",),
     ),
 )

@@ -46,9 +46,12 @@ MUTANTS = (
         ("choco-sgd", "quant-sgp"),
         (Edit(PUBLISH + "Difference.reset", "Call", "memory"),),
         {"faults": "all,empty-disk"},
-        equivalent=(
+        unseen=(
             "The next difference leads from the old copy to the new model, at sender and receivers alike: only more values "
             "have to travel."
+        ),
+        seen_by=(
+            "tests/gossip/test_restart.py::test_with_the_model_of_another_a_board_publishes_as_one_that_begins_with_it",
         ),
     ),
     Mutant(
@@ -75,6 +78,13 @@ MUTANTS = (
         ("dpsgd",),
         (Edit(SYMMETRIC + "Symmetric.mix", "stmt float32 eta", "pull *= np.float32(3)\n$"),),
         {"codec": "fp32", "workload": "consensus", "faults": "delay=0.2"},
+    ),
+    Mutant(
+        "mixing-overflows",
+        "a mixing adds more than float32 holds",
+        ("dpsgd",),
+        (Edit(SYMMETRIC + "Symmetric.mix", "stmt float32 eta", "pull[0] = np.inf\n$"),),
+        {"faults": "none"},
     ),
     Mutant(
         "wrong-weight",
@@ -201,10 +211,6 @@ MUTANTS = (
         ("bagua-lp",),
         (Edit("edgegossip.gossip.symmetric:Bagua.publish", "Attribute past", "$0.copies"),),
         {"codec": "fp32", "workload": "quadratic", "faults": "slow-link=2"},
-        equivalent=(
-            "Only a neighbour that is a round ahead makes a difference, and then the mean moves; after full states, with which "
-            "runs begin, no checker knows the mean of models that are trained. The paper's matrices show it (tests/gossip)."
-        ),
     ),
     Mutant(
         "d2-forgets",
@@ -212,10 +218,11 @@ MUTANTS = (
         ("d2",),
         (Edit("edgegossip.gossip.symmetric:D2.pulled", "BinOp", "$1"),),
         EXACT,
-        equivalent=(
+        unseen=(
             "Another algorithm, which averages and keeps the mean as well; that it is not D2 only the comparison with the "
             "paper's matrices shows (tests/gossip)."
         ),
+        seen_by=("tests/gossip/paper/test_momentum.py::test_rounds_equal_the_paper",),
     ),
     Mutant(
         "d2-wrong-sign",
@@ -263,10 +270,11 @@ MUTANTS = (
         ("dpsgd+quasi-global", "choco-sgd+heavy-ball"),
         (Edit(AROUND + "follow", "BoolOp", "False"),),
         {"faults": "all,empty-disk", "codec": "fp32", "workload": "quadratic"},
-        equivalent=(
+        unseen=(
             "The step towards another's model gives the momentum a push of at most (1 - f) f of that way, which dies out by f a "
             "round: less than what training does. tests/gossip look at the momentum itself."
         ),
+        seen_by=("tests/gossip/test_momentum.py::test_a_round_that_was_not_gone_through_ends_the_momentum",),
     ),
     Mutant(
         "outer-lead-turned-round",
@@ -281,10 +289,11 @@ MUTANTS = (
         ("dpsgd+outer-nesterov", "choco-sgd+outer-heavy-ball"),
         (Edit(OUTER + "_from_inside", "stmt lead 3", "pass"),),
         {"codec": "fp32", "topology": "ring", "faults": "delay=0.2"},
-        equivalent=(
+        unseen=(
             "Boards then train from a model that is ahead of the one that they step from, which ends at the same point, only "
             "later. tests/gossip compare the models with DiLoCo's."
         ),
+        seen_by=("tests/gossip/test_outer.py::test_on_a_complete_graph_it_is_diloco",),
     ),
     Mutant(
         "adopted-without-its-weight",

@@ -51,22 +51,21 @@ class Edit:
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """`what` says what is wrong. It concerns `algorithms` (NAME[:KEY=VALUE,...] each; none: server
-    runs), and is looked for among the schedules of `options`. `equivalent`: why no schedule can
-    tell it from the right code; `unseen`: what it would take, which none has brought about yet;
-    empty if one should."""
+    runs), and is looked for among the schedules of `options`. `unseen`: why no schedule tells it
+    from the right code, or none has yet; `seen_by`: the tests that do, each as pytest names it."""
 
     name: str
     what: str
     algorithms: tuple[str, ...]
     edits: tuple[Edit, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
-    equivalent: str = ""
     unseen: str = ""
+    seen_by: tuple[str, ...] = ()
 
     @property
     def found(self) -> bool:
         """Whether a schedule should tell it from the right code."""
-        return not (self.equivalent or self.unseen)
+        return not self.unseen
 
     def schedules(self) -> Options:
         """Of small fleets and short runs, which are quick, unless `options` says otherwise."""

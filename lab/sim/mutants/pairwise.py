@@ -61,10 +61,11 @@ MUTANTS = (
         ("ad-psgd",),
         (Edit(ADPSGD + "AdPsgd._take", "test waiting", "False"),),
         {"nodes": 2, "codec": "fp32"},
-        equivalent=(
+        unseen=(
             "Two that swap keep the sum, and average in their other exchanges; only in lockstep would they swap for ever, and "
             "the simulator's nodes do not compute at the same speed."
         ),
+        seen_by=("tests/gossip/test_adpsgd.py::test_two_that_ask_each_other_average_once",),
     ),
     Mutant(
         "never-gives-up",
@@ -109,6 +110,13 @@ MUTANTS = (
         "always the first of those who are up is asked, not one at random",
         ("ad-psgd",),
         (Edit(ADPSGD + "AdPsgd._begin", "BinOp derive_key", "0"),),
+        {"topology": "complete"},
+    ),
+    Mutant(
+        "the-middle-is-asked",
+        "always the one in the middle of those who are up is asked",
+        ("ad-psgd",),
+        (Edit(ADPSGD + "AdPsgd._begin", "BinOp derive_key", "len(peers) // 2"),),
         {"topology": "complete"},
     ),
 )

@@ -94,10 +94,11 @@ MUTANTS = (
         ("dpsgd", "sgp"),
         (Edit(SYNCHRONOUS + "_left_behind", "Call min", "None"),),
         {"faults": "all,split"},
-        equivalent=(
+        unseen=(
             "A node far behind is offered the neighbours' model when it says hello, or plays its rounds one by one, faster than "
             "those who wait for it."
         ),
+        seen_by=("tests/gossip/test_dpsgd_membership.py::test_a_node_left_behind_goes_on_in_its_neighbours_round",),
     ),
     Mutant(
         "left-behind-for-good",
@@ -108,10 +109,11 @@ MUTANTS = (
             Edit(SYNCHRONOUS + "_claim", "test claims", "True"),
         ),
         {"faults": "all,empty-disk,pause"},
-        equivalent=(
+        unseen=(
             "It plays its rounds one by one, for later messages tell that theirs were lost, while the others wait "
             "a deadline for it in each: it gets there, later."
         ),
+        seen_by=("tests/gossip/test_dpsgd_membership.py::test_a_node_left_behind_goes_on_in_its_neighbours_round",),
     ),
     Mutant(
         "round-goes-back",
@@ -136,8 +138,11 @@ MUTANTS = (
         ("dpsgd", "choco-sgd", "sgp"),
         (Edit(SYNCHRONOUS + "membership", "BoolOp", "False"),),
         {"faults": "all,flapping"},
-        equivalent=(
+        unseen=(
             "It costs the one that came back a deadline, and no more: a neighbour that is up and silent is left out as always."
+        ),
+        seen_by=(
+            "tests/gossip/test_dpsgd_membership.py::test_who_comes_back_gets_the_message_of_the_round_and_is_waited_for",
         ),
     ),
     Mutant(
@@ -170,9 +175,10 @@ MUTANTS = (
         ("dpsgd", "choco-sgd"),
         (Edit("edgegossip.gossip.symmetric:Symmetric.abandon", "IfExp", "$1"),),
         {"faults": "all,crash,split"},
-        equivalent=(
+        unseen=(
             "One update of one node, in a round in which others left it out: no sum is known there that it would change."
         ),
+        seen_by=("tests/gossip/test_dpsgd_membership.py::test_a_node_left_behind_goes_on_in_its_neighbours_round",),
     ),
     Mutant(
         "other-run-accepted",

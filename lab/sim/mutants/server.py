@@ -47,6 +47,13 @@ MUTANTS = (
         options("none"),
     ),
     Mutant(
+        "server-model-overflows",
+        "the model of a round is more than float32 holds",
+        GOSSIP,
+        (Edit(TRAINING + "_combine", "stmt model _empty_rounds", "$\nself.model = self.model * float('inf')"),),
+        options("none"),
+    ),
+    Mutant(
         "server-quorum-off-by-one",
         "a round ends with one answer fewer than the quorum",
         GOSSIP,
@@ -433,6 +440,13 @@ MUTANTS = (
         "of the boards that are idle always the first are asked",
         GOSSIP,
         (Edit("edgegossip.engine.server_boards:sample", "Call sorted", "range(count)"),),
+        options("none", "fraction=0.5", nodes=10, rounds=10),
+    ),
+    Mutant(
+        "server-asks-the-middle",
+        "of the boards that are idle always those in the middle are asked",
+        GOSSIP,
+        (Edit("edgegossip.engine.server_boards:sample", "Call sorted", "range(count // 2, count // 2 + count)"),),
         options("none", "fraction=0.5", nodes=10, rounds=10),
     ),
     Mutant(

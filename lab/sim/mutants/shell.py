@@ -98,6 +98,9 @@ MUTANTS = (
         (Edit(DETECTOR + "_suspicion_ends_s", "BinOp _slowness 0", "$0 if False else self._suspected_s[member]"),),
         options("pause@3-5:1"),
         unseen="Rounds are quick here: who is away too shortly to be dead is not missed by the members.",
+        seen_by=(
+            "tests/mesh/membership/test_detector.py::test_nobody_is_named_dead_by_mistake_when_a_third_of_all_messages_is_lost",
+        ),
     ),
     Mutant(
         "shell-no-refutation",

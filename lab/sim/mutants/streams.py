@@ -27,10 +27,6 @@ MUTANTS = (
         ("choco-sgd", "sgp", "quant-sgp"),
         (Edit(SYNCHRONOUS + "_receive_next", "test session", "edge.session"),),
         {"faults": "all,old-checkpoint,crash"},
-        equivalent=(
-            "A message of a session that is over counts only if it is the next by its number; what it did is replaced by the "
-            "full state with which the new session begins."
-        ),
     ),
     Mutant(
         "gap-ignored",
@@ -101,10 +97,11 @@ MUTANTS = (
         ("choco-sgd", "sgp", "quant-sgp"),
         (Edit(SYNCHRONOUS + "_receive_state", "BoolOp", "False"),),
         {"faults": "all,duplication=0.5,reorder=0.5,loss=0.2"},
-        equivalent=(
+        unseen=(
             "Of a total only what is new is taken in, so twice is once; an older replica goes with its older number, so the next "
             "message shows a gap and the replica is asked for anew."
         ),
+        seen_by=("tests/gossip/test_streams.py::test_a_full_state_that_comes_twice_or_late_counts_once",),
     ),
     Mutant(
         "full-state-of-old-parts",
@@ -159,10 +156,11 @@ MUTANTS = (
         ("choco-sgd", "sgp"),
         (Edit("edgegossip.gossip.streams:session_id", "Attribute boot", "0"),),
         {"faults": "all,old-checkpoint,crash,delay=3"},
-        equivalent=(
+        unseen=(
             "A sender's messages go on in number and say its process: what is late of an earlier session of that number is "
             "older than the full state with which the present one began."
         ),
+        seen_by=("tests/gossip/test_streams.py::test_a_message_of_a_session_that_is_over_changes_nothing",),
     ),
     Mutant(
         "retired-life-believed",
@@ -171,6 +169,7 @@ MUTANTS = (
         (Edit(SESSIONS + "_session_opened", "test is_retired", "$0"),),
         {"faults": "all,empty-disk,delay=3,reorder=0.5"},
         unseen="A hello of the lost process must come after one of its successor; 150 schedules did not bring that about.",
+        seen_by=("tests/gossip/test_streams.py::test_a_late_hello_of_a_life_that_is_over_is_not_believed",),
     ),
     Mutant(
         "seen-not-reset",
@@ -178,9 +177,12 @@ MUTANTS = (
         PUSH_SUM,
         (Edit(PUSH + "adopt", "test incarnation", "$0"),),
         {"faults": "all,empty-disk"},
-        equivalent=(
+        unseen=(
             "The books balance either way: what the lost life handed over is taken back instead of staying. A weight may be "
             "below zero for a while, as it may after every restart."
+        ),
+        seen_by=(
+            "tests/gossip/test_streams.py::test_who_lost_its_disk_has_a_new_account_with_those_before_and_after_it",
         ),
     ),
     Mutant(
@@ -189,8 +191,11 @@ MUTANTS = (
         PUSH_SUM,
         (Edit(PUSH + "forget", "test", "True"),),
         {"faults": "all,empty-disk"},
-        equivalent=(
+        unseen=(
             "The books balance either way: the new life gets what the lost one had been handed, instead of nobody."
+        ),
+        seen_by=(
+            "tests/gossip/test_streams.py::test_who_lost_its_disk_has_a_new_account_with_those_before_and_after_it",
         ),
     ),
     Mutant(
@@ -223,7 +228,8 @@ $""",
         ("choco-sgd", "quant-sgp"),
         (Edit(SYNCHRONOUS + "resume", "stmt check_same_run", "s = replace(s, math=replace(s.math, copies={}))"),),
         {"faults": "all,crash"},
-        equivalent=("A process that starts opens all its streams anew, and the full states bring every replica."),
+        unseen=("A process that starts opens all its streams anew, and the full states bring every replica."),
+        seen_by=("tests/gossip/test_restart.py::test_a_clean_restart_changes_nothing",),
     ),
     Mutant(
         "checkpoint-without-error",
@@ -237,9 +243,10 @@ $""",
             ),
         ),
         {"faults": "all,crash", "codec": "topk:ratio=0.25"},
-        equivalent=(
+        unseen=(
             "What is lost once is bounded, as the error is: means over time see it by e / T. Only the resumed state itself tells."
         ),
+        seen_by=("tests/gossip/test_restart.py::test_a_clean_restart_changes_nothing",),
     ),
     Mutant(
         "own-stream-not-recovered",
@@ -247,9 +254,12 @@ $""",
         ("parallel-sgd",),
         (Edit("edgegossip.gossip.parallel:Parallel.adopt", "Compare index", "True"),),
         {"faults": "empty-disk=2", "rounds": 12},
-        equivalent=(
+        unseen=(
             "Its neighbours then forget with it what it had said: all models agree, without updates that were on the lost disk. "
             "After such a loss no checker knows what the mean should be."
+        ),
+        seen_by=(
+            "tests/gossip/test_streams_counts.py::test_a_board_that_a_liar_has_told_the_most_of_itself_is_not_refused",
         ),
     ),
 )

@@ -1,6 +1,7 @@
 """The checkers see what they are there for."""
 
 import math
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -150,6 +151,22 @@ def test_frames_are_found_wherever_a_state_keeps_them() -> None:
         "none": None,
     }
     assert checkers.pending_in(state) == checkers.PendingMessages(4, 16)
+
+
+@pytest.mark.parametrize(("among", "count"), [(2, 1), (4, 1), (7, 1), (4, 2), (10, 5)])
+def test_who_chooses_fairly_is_never_foretold_and_who_does_not_soon_is(among: int, count: int) -> None:
+    everybody = list(range(among))
+
+    def faults(choose: Callable[[int], Sequence[int]], times: int) -> int:
+        choices = checkers.Choices()
+        return sum(choices.fault(k % 3, everybody, choose(k)) is not None for k in range(times))
+
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        assert not faults(lambda _, rng=rng: rng.choice(among, count, replace=False).tolist(), 1000)  # type: ignore[misc]
+    assert not faults(lambda k: [(k + n) % among for n in range(count)], 1000)
+    first = (among - count) // 2
+    assert faults(lambda _: range(first, first + count), 80)
 
 
 def test_how_many_messages_may_be_early() -> None:

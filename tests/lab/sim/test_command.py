@@ -64,6 +64,8 @@ def test_a_campaign_counts_algorithms_topologies_and_codecs() -> None:
     document = json.loads(invoke(*words, *fixed, "--json").output)
     assert document["algorithms"] == {"dpsgd+nesterov": 3} and document["topologies"] == {"ring": 3}
     assert document["codecs"] == {"qsgd:bits=6": 3} and document["replays"] == 1
+    assert document["looked"]["consensus"] == 3 and "hull" not in document["looked"]
+    assert "gossip:" in done.output and ", consensus 3, " in done.output and ", refused 0, " in done.output
 
 
 def test_what_goes_another_way_when_run_again_is_made_small_as_such(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,18 @@ def test_what_has_a_share_comes_besides_what_is_drawn_and_changes_nothing_else()
         assert tuple(f for f in those if f.kind not in BESIDES) == drawn(without, seed)
 
 
+def test_who_lies_and_who_leaves_leaves_two_honest_ones_to_compare() -> None:
+    drawn = [schedule.draw(seed, schedule.Options()) for seed in range(1500)]
+    lying = [s for s in drawn if any(f.kind in faults.BYZANTINE for f in s.faults)]
+    assert 0.15 < len(lying) / len(drawn) < 0.22 and min(s.nodes for s in lying) >= 4
+    assert min(s.nodes for s in drawn if any(f.kind == "leave" for f in s.faults)) == 3
+    robust = [s for s in drawn if "malicious_nodes" in s.algorithm.values]
+    assert 0.04 < len(robust) / len(drawn) < 0.07
+    assert 0.3 < sum(s in lying for s in robust) / len(robust) < 0.7
+    asked = schedule.draw(1, schedule.Options(nodes=2, faults="all,byzantine-nan,leave"))
+    assert {"byzantine-nan", "leave"} <= {f.kind for f in asked.faults}
+
+
 def test_asked_kinds_come_as_often_as_asked_and_a_strength_is_kept() -> None:
     found = drawn("loss=0.25, crash=3 split")
     assert sorted(f.kind for f in found) == ["crash", "crash", "crash", "loss", "split"]

@@ -17,28 +17,11 @@ LINES = [
 ]
 
 
-NAMES = (
-    "seed",
-    "faults",
-    "algorithms",
-    "topology",
-    "codec",
-    "nodes",
-    "rounds",
-    "workload",
-    "deadline_s",
-    "values",
-    "mode",
-    "server",
-)
-
-
 def schedule_in(line: str) -> Schedule | ServerSchedule:
     """What `python -m lab.sim` would run."""
     words = shlex.split(line)
     assert words[:3] == ["python", "-m", "lab.sim"]
-    said = sim.make_context("sim", words[3:]).params
-    asked = command.SimOptions(None, (), jobs=None, **{name: said[name] for name in NAMES})
+    asked = command.Sim(**sim.make_context("sim", words[3:]).params)
     return schedule_of(asked.seed, command.options_of(asked))
 
 

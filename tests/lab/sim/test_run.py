@@ -5,25 +5,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass, replace
-from typing import Any
 
-import numpy as np
 import pytest
 
-from edgegossip import frame as wire
 from edgegossip import gossip
-from edgegossip.engine.events import Accepted, FrameReceived
-from edgegossip.engine.node import NodeEngine
-from edgegossip.gossip.base import Action, Message
-from edgegossip.types import LocalUpdate
 from lab.sim import (
-    Disk,
     Named,
     Options,
     Schedule,
     campaign,
-    checkers,
     command,
     draw,
     run_schedule,
@@ -135,9 +125,7 @@ def test_the_command_of_a_schedule_gives_it_again(seed: int) -> None:
     words = shlex.split(schedule.command())
     assert words[:3] == ["python", "-m", "lab.sim"]
     given = dict(zip(words[3::2], words[4::2], strict=True))
-    asked = command.SimOptions(
-        recipe=None,
-        settings=(),
+    asked = command.Sim(
         seed=int(given["--seed"]),
         faults=given["--faults"],
         algorithms=(given["--algorithm"],),
@@ -148,101 +136,8 @@ def test_the_command_of_a_schedule_gives_it_again(seed: int) -> None:
         workload=given["--workload"],
         deadline_s=float(given["--deadline"]),
         values=int(given.get("--values", 16)),
-        jobs=None,
     )
     assert draw(seed, command.options_of(asked)) == schedule
-
-
-# -- what is broken on purpose
-
-
-@dataclass(frozen=True)
-class Broken:
-    """An algorithm with a fault; what it does not change is the inner one's."""
-
-    inner: Any
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-
-class LosesMass(Broken):
-    """Counts its own update twice."""
-
-    def step(self, s: Any, local: LocalUpdate) -> tuple[Any, list[Action]]:
-        return self.inner.step(s, replace(local, delta=2 * local.delta))
-
-
-class Stalls(Broken):
-    """Waits for ever for whoever is silent."""
-
-    def tick(self, s: Any, now_s: float) -> tuple[Any, list[Action]]:
-        return s, []
-
-
-class Raises(Broken):
-    def receive(self, s: Any, m: Message) -> tuple[Any, list[Action]]:
-        raise LookupError("no such edge")
-
-
-class GoesBack(Broken):
-    def round(self, s: Any) -> int:
-        return min(3, int(self.inner.round(s)))
-
-
-class Infinite(Broken):
-    def model(self, s: Any) -> Any:
-        return self.inner.model(s) / np.float32(0.0)
-
-
-@pytest.mark.parametrize(
-    ("broken", "name", "faults", "rule"),
-    [
-        (LosesMass, "sgp", "none", "ledger"),
-        (Stalls, "dpsgd", "loss=0.5", "progress"),
-        (Raises, "dpsgd", "none", "crash"),
-        (GoesBack, "dpsgd", "none", "rounds"),
-        (Infinite, "dpsgd", "none", "finite"),
-    ],
-)
-def test_a_broken_algorithm_is_found(broken: type[Broken], name: str, faults: str, rule: str) -> None:
-    options = Options(algorithms=(Named(name),), nodes=4, rounds=8, faults=faults, workload="quadratic")
-    result = campaign(range(4), options, algorithm=broken(gossip.get(name)), stop_at_first=True)
-    assert result.rules[rule] > 0 and rule in checkers.RULES, result.rules
-
-
-def test_a_disk_that_mixes_two_checkpoints_is_found() -> None:
-    class Mixes(Disk):
-        """Half of a state is of one checkpoint and half of the one before: a write that was not
-        atomic."""
-
-        def read(self) -> Any:
-            whole = [f for f in self.files if f is not None]
-            if len(whole) < 4:
-                return super().read()
-            state = whole[-1].state
-            return replace(whole[-1], state=replace(state, math=replace(state.math, sent=whole[-3].state.math.sent)))
-
-    options = Options(algorithms=(Named("sgp"),), nodes=4, rounds=10, faults="crash=3", codec=Named("fp32"))
-    result = campaign(range(8), options, make_disk=Mixes)
-    assert result.rules["ledger"] > 0
-
-
-def test_an_engine_that_believes_every_frame_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Gullible(NodeEngine):
-        def _receive(self, event: FrameReceived) -> None:
-            assert self.view is not None
-            if not isinstance(event.data, wire.Frame):
-                frame = replace(wire.parse(event.data, self._limits), run_id=self.view.run_id)
-                outcome = self.algorithm.receive(self.state, Message(event.sender, frame))
-                self._effects.append(Accepted(event, frame, self.state, outcome[0]))
-                self._advance(outcome)
-            else:
-                super()._receive(event)
-
-    monkeypatch.setattr("lab.sim.world.NodeEngine", Gullible)
-    options = Options(algorithms=(Named("dpsgd"),), nodes=4, faults="byzantine-run=3", rounds=8)
-    assert campaign(range(4), options).rules["accepted"] > 0
 
 
 def test_shrinking_keeps_the_rule_and_takes_away_what_it_can() -> None:

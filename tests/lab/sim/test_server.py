@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from edgegossip import recipe as recipes
 from edgegossip.types import ConfigError
 from lab.sim import (
+    RULES,
     SERVER_KINDS,
     SERVER_RULES,
     Named,
@@ -32,6 +33,7 @@ from lab.sim import (
 from lab.sim.__main__ import sim
 from lab.sim.command import fixed_by
 from lab.sim.mutants.catalogue import MUTANTS
+from lab.sim.shell.run import SHELL_RULES
 
 
 def invoke(*words: str) -> Any:
@@ -127,8 +129,9 @@ def test_the_guide_names_every_kind_with_its_range_and_every_rule() -> None:
         named = [row for row in rows if f"`{kind.name}`" in row]
         assert named, kind.name
         assert not kind.unit or any(f"{kind.low:g} to {kind.high:g}" in row for row in named), kind.name
-    for rule in SERVER_RULES:
-        assert any(f"`{rule}`" in row for row in rows), rule
+    for chapter, rules in (("What is checked", RULES), ("Whole boards", SHELL_RULES), ("Server runs", SERVER_RULES)):
+        text = guide.partition(f"## {chapter}")[2].partition("\n## ")[0]
+        assert not {rule for rule in rules if f"`{rule}`" not in text}, chapter
 
 
 def test_one_seed_in_four_is_a_server_run() -> None:
