@@ -34,7 +34,7 @@ from lab.sim import checkers, naming, trace
 from lab.sim.byzantine import FLOOD, Byzantine
 from lab.sim.checkers import Violation
 from lab.sim.disk import Disk, Saved
-from lab.sim.ledger import Ledger, spied
+from lab.sim.ledger import Ledger
 from lab.sim.network import UNFIT, Clock, Decoded, FailureDetector, Network
 from lab.sim.node import Node, NodeEnvironment, Packet
 from lab.sim.schedule import EQUAL_START, Schedule, Workload, edges, of, view_of
@@ -67,7 +67,7 @@ class World(NodeEnvironment):
     ) -> None:
         n, seed = schedule.nodes, schedule.seed
         self.schedule, self.clock, self.trace = schedule, Clock(), trace.Trace(say)
-        self.algorithm, self.last_delta = spied(algorithm)
+        self.algorithm = algorithm
         self.topology = naming.topology_of(schedule.topology, n)
         repaired = self.algorithm.says.repaired
         view = view_of(self.topology, schedule.codec, n, schedule.values, seed, schedule.deadline_s, repaired)
@@ -219,12 +219,11 @@ class World(NodeEnvironment):
         self.witness.stepped(node)
         if fault := self.ledger.followed(node.index, before, between=True):
             self.violate("outer", node.index, fault)
-        delta = local.delta if self.last_delta is None else self.last_delta.delta
-        if delta is not None and delta is not self.workload.still.delta:
+        if local.delta is not self.workload.still.delta or not self.plain:
             mixed = self._mixed[node.index] if self.name in PUSH_SUM else 1.0
             if mixed is None:
                 mixed = self.algorithm.audit(before).mixed
-            self.ledger.updated(node.index, delta, mixed)
+            self.ledger.stepped(node.index, before, node.state, local, mixed)
         if self.trace.say is not None:
             self.trace.line(self.clock.now, node.index, f"steps in round {self.algorithm.round(before)}")
 

@@ -9,6 +9,7 @@ PUBLISH = "edgegossip.gossip.publish:"
 PUSH = "edgegossip.gossip.push:"
 AROUND = "edgegossip.gossip.around:Around."
 OUTER = "edgegossip.gossip.outer:WithOuter."
+MOMENTUM = "edgegossip.gossip.momentum:WithMomentum."
 PUSH_SUM = ("sgp", "sparse-push", "quant-sgp")
 TOPK = {"codec": "topk:ratio=0.25"}
 EXACT = {"codec": "fp32"}
@@ -260,13 +261,58 @@ MUTANTS = (
     Mutant(
         "momentum-outlives-the-model",
         "the momentum is not given up when another model is taken over",
-        ("dpsgd+quasi-global", "choco-sgd+heavy-ball"),
+        ("sgp+quasi-global", "quant-sgp+heavy-ball"),
         (Edit(AROUND + "follow", "BoolOp", "False"),),
-        {"faults": "all,empty-disk", "codec": "fp32", "workload": "quadratic"},
-        equivalent=(
-            "The step towards another's model gives the momentum a push of at most (1 - f) f of that way, which dies out by f a "
-            "round: less than what training does. tests/gossip look at the momentum itself."
-        ),
+        {"faults": "all,newcomer", "codec": "fp32", "workload": "quadratic"},
+    ),
+    Mutant(
+        "momentum-ignored",
+        "the algorithm inside steps without the momentum",
+        ("sgp+heavy-ball", "sparse-push+nesterov", "quant-sgp+quasi-global"),
+        (Edit(MOMENTUM + "step", "Call _with_momentum", "$2"),),
+        {"workload": "quadratic"},
+    ),
+    Mutant(
+        "momentum-ignored-by-averages",
+        "the same, where only the mean of the models tells",
+        ("dpsgd+heavy-ball", "choco-sgd+nesterov", "ad-psgd+quasi-global"),
+        (Edit(MOMENTUM + "step", "Call _with_momentum", "$2"),),
+        {"workload": "quadratic", "codec": "fp32", "faults": "delay=0.2"},
+    ),
+    Mutant(
+        "momentum-turned-round",
+        "the momentum goes against the gradients that it was made of",
+        ("sgp+heavy-ball", "sparse-push+nesterov", "quant-sgp+quasi-global"),
+        (Edit(MOMENTUM + "_delta", "stmt lr momentum", "$0 += $1"),),
+        {"workload": "quadratic"},
+    ),
+    Mutant(
+        "momentum-lost-with-the-process",
+        "a process that goes on from a checkpoint begins without momentum",
+        ("sgp+heavy-ball", "sparse-push+nesterov", "quant-sgp+quasi-global"),
+        (Edit(MOMENTUM + "resume", "Call State", "$0($1, $2, np.zeros_like($3), $4)"),),
+        {"workload": "quadratic", "faults": "crash=3"},
+    ),
+    Mutant(
+        "momentum-doubled",
+        "the momentum counts twice in the next round",
+        ("sgp+heavy-ball", "sparse-push+nesterov", "quant-sgp+quasi-global"),
+        (Edit(MOMENTUM + "done", "Call State", "$0($1, $2, 2 * $3, $4)"),),
+        {"workload": "quadratic"},
+    ),
+    Mutant(
+        "momentum-of-the-models-too-large",
+        "quasi-global momentum takes in the way of the models by its factor",
+        ("sgp+quasi-global", "sparse-push+quasi-global-nesterov"),
+        (Edit(MOMENTUM + "done", "BinOp factor", "$1"),),
+        {"workload": "quadratic"},
+    ),
+    Mutant(
+        "momentum-without-looking-ahead",
+        "Nesterov's step goes by the momentum of the round before",
+        ("sgp+nesterov", "sparse-push+quasi-global-nesterov"),
+        (Edit(MOMENTUM + "_delta", "BinOp 0", "self.factor"),),
+        {"workload": "quadratic"},
     ),
     Mutant(
         "outer-lead-turned-round",
@@ -281,10 +327,6 @@ MUTANTS = (
         ("dpsgd+outer-nesterov", "choco-sgd+outer-heavy-ball"),
         (Edit(OUTER + "_from_inside", "stmt lead 3", "pass"),),
         {"codec": "fp32", "topology": "ring", "faults": "delay=0.2"},
-        equivalent=(
-            "Boards then train from a model that is ahead of the one that they step from, which ends at the same point, only "
-            "later. tests/gossip compare the models with DiLoCo's."
-        ),
     ),
     Mutant(
         "adopted-without-its-weight",
