@@ -73,6 +73,8 @@ class Ledger:
         self._wraps = hasattr(algorithm, "algorithm") and not self._overlaps
         self._scale = float(getattr(algorithm, "scale", 1.0))
         self._momentum: Any = algorithm if hasattr(algorithm, "factor") else None
+        self._directions: dict[tuple[int, Round], NDArray[np.float64]] = {}  # by node
+        self._corrections = np.zeros((nodes, values))  # of each node's last round
         # [peer][node]: until then messages of its gone incarnations come
         self._gone_s = [[0.0] * nodes for _ in range(nodes)]
         self._incarnations = [0] * nodes  # how often each has lost its disk
@@ -166,6 +168,23 @@ class Ledger:
         x = innermost(self._algorithm, state).astype(np.float64) * audit.mixed
         off, size = float(np.abs(audit.mass - x).max()), max(1.0, float(np.abs(x).max()))
         return f"took over a model with a mass that is {off:.3g} off its weight's" if not off <= 1e-5 * size else None
+
+    # -- gradient tracking
+
+    def went(self, node: int, round: Round, local: LocalUpdate) -> None:
+        """Enter the direction of a round, z = (x - y) / (K lr) of K local steps from x to y."""
+        self._directions[node, round] = local.delta.astype(np.float64) / (-local.lr * local.steps or -np.inf)
+
+    def corrected(self, node: int, round: Round, correction: Vec | None, row: NDArray[np.float64]) -> str | None:
+        """Say whether local steps are to follow another correction than c <- c - z + W z, 0 at
+        first. `row`: W of the round before, of this node. Nothing has been lost so far."""
+        wanted, directions = self._corrections[node], self._directions
+        if round:
+            wanted -= directions[node, round - 1]
+            wanted += sum(row[j] * directions[j, round - 1] for j in np.flatnonzero(row).tolist())
+        off = float(np.abs(wanted - (0.0 if correction is None else correction)).max())
+        wrong = off > OUTER_TOLERANCE * max(1.0, float(np.abs(wanted).max()))
+        return f"steps of round {round} follow a correction that is {off:.3g} off" if wrong else None
 
     # -- pairwise exchanges, and an outer optimiser
 

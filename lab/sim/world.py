@@ -118,6 +118,8 @@ class World(NodeEnvironment):
         self.lied: set[int] = set()  # nodes that may have lied at some time
         self.byzantine = Byzantine(of(seed, "byzantine"), view.codec, view.layout, self.limits)
         self.ledger = Ledger(n, schedule.values, self.algorithm)
+        # Whether local steps follow a correction that neighbours say exactly.
+        self._corrects = self.name == "k-gt" and self.plain and schedule.codec.name == "fp32"
         self._durable_s = [0.0] * n  # when a node's latest checkpoint is on its disk
         self._mixed: list[float | None] = [None] * n  # `Audit.mixed` of each node; None: its state has moved on since
         self.quiet = False  # all is well and nobody trains any more
@@ -176,10 +178,12 @@ class World(NodeEnvironment):
         return self.algorithm.round(node.state) >= self.last_round
 
     @override
-    def update(self, node: Node, model: Vec) -> LocalUpdate:
+    def update(self, node: Node, model: Vec, correction: Vec | None) -> LocalUpdate:
         i = node.index
         self.witness.trains(node)
-        local = self.workload.update(i, model, self.quiet)
+        if self._corrects and not (self.lied or self.restarts or self.adoptions or self.left_out()):
+            self._check_correction(node, correction)
+        local = self.workload.update(i, model, self.quiet, correction)
         how = local.lr, local.steps
         self.uneven |= how != self._rates.setdefault(self.algorithm.round(node.state), how)
         return local
@@ -217,6 +221,8 @@ class World(NodeEnvironment):
             self.violate("update", node.index, "used an update of a model that it had given up")
         self.trace.event(self.clock.now, node.index, trace.STEP)
         self.witness.stepped(node)
+        if self._corrects:
+            self.ledger.went(node.index, self.algorithm.round(before), local)
         if fault := self.ledger.followed(node.index, before, between=True):
             self.violate("outer", node.index, fault)
         if local.delta is not self.workload.still.delta or not self.plain:
@@ -461,6 +467,16 @@ class World(NodeEnvironment):
         if audit.mass is not None and (fault := self.ledger.fault(i, audit)):
             self.violate("ledger", i, fault)
 
+    def _check_correction(self, node: Node, correction: Vec | None) -> None:
+        """Check what local steps are to follow, where everybody has heard of everybody so far."""
+        i, round, eta = node.index, self.algorithm.round(node.state), naming.param_of(self.algorithm, "eta", 1.0)
+        heard = {i, *self.algorithm.audit(node.state).row}
+        self._corrects = not round or heard.issuperset(self.topology.neighbours(i, round - 1).in_)
+        row = eta * self.topology.matrix(round - 1)[i]
+        row[i] += 1.0 - eta
+        if self._corrects and (fault := self.ledger.corrected(i, round, correction, row)):
+            self.violate("correction", i, fault)
+
     def _check_led(self, i: int, round: Round) -> None:
         if round > self.furthest + 1 and not self._confused:
             self.violate("led", i, f"goes on in round {round}, and nobody has been beyond round {self.furthest}")
@@ -476,6 +492,10 @@ class World(NodeEnvironment):
         out = [j for j in senders if j not in row and j not in self.lied and self.detector.connected(i, j)]
         out = [j for j in out if not self.witness.spent(i, j)]
         return f"mixed without {out} in round {round}" if row and out else None
+
+    def left_out(self) -> bool:
+        """Tell whether anybody mixed without a neighbour that mixed with it."""
+        return bool(self.departures or self.suspicions or self.apart)
 
     def _only_averages(self) -> bool:
         """After a restart from an older checkpoint a push-sum node may take back more than it

@@ -239,6 +239,27 @@ MUTANTS = (
         {"codec": "fp32", "workload": "quadratic"},
     ),
     Mutant(
+        "correction-never-asked",
+        "no local step follows the correction, which is added at their end",
+        ("k-gt",),
+        (Edit("edgegossip.gossip.tracking:Tracking.correction", "IfExp", "None"),),
+        {"codec": "fp32", "workload": "quadratic"},
+    ),
+    Mutant(
+        "correction-turned-round",
+        "local steps are corrected towards the board's own data",
+        ("k-gt",),
+        (Edit("edgegossip.gossip.tracking:Tracking.correction", "Call _sum", "None if $ is None else -$"),),
+        {"codec": "fp32", "workload": "quadratic"},
+    ),
+    Mutant(
+        "corrected-twice",
+        "a correction that local steps followed is added again at their end",
+        ("k-gt",),
+        (Edit("edgegossip.gossip.tracking:Tracking._step", "UnaryOp corrected", "True"),),
+        {"codec": "fp32", "workload": "quadratic"},
+    ),
+    Mutant(
         "parallel-momentum-lost",
         "a full state of parallel-sgd brings no momentum",
         ("parallel-sgd:momentum=0.9",),
