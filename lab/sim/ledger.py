@@ -107,13 +107,14 @@ class Ledger:
         account, share = self.accounts[node], min(1.0, max(mixed, 0.0) / FULL)
         account.mass = account.mass + (delta if share == 1.0 else share * delta)  # a new one: checkpoints hold the old
 
-    def stepped(self, node: int, before: Any, after: Any, local: LocalUpdate, mixed: float) -> None:
+    def stepped(self, node: int, before: Any, after: Any, local: LocalUpdate, mixed: float) -> NDArray[np.floating]:
         """Enter a local update that was used in the state `before`, as what is around the algorithm
-        has to change it. What float32 rounds off that is taken over from the books."""
+        has to change it, float[n]; return it. What float32 rounds off that is taken over from the
+        books."""
         if not self._wraps:
             self.updated(node, local.delta, mixed)
-            return
-        account, delta = self.accounts[node], local.delta.astype(np.float64)
+            return local.delta
+        account, delta, lead = self.accounts[node], local.delta.astype(np.float64), np.zeros(local.delta.size)
         if self._momentum is None:
             x = innermost(self._algorithm, before).astype(np.float64)
             lead = self._algorithm.model(before) - x  # type: ignore[union-attr]
@@ -132,6 +133,7 @@ class Ledger:
             has = books(audit)[0]
             if float(np.abs(has - account.mass).max(initial=0.0)) <= STEP_TOLERANCE * size:
                 account.mass = has
+        return delta + lead
 
     def _remembering(self, account: Account, way: NDArray[np.float64], share: float) -> tuple[NDArray[np.float64], ...]:
         """Return f m + share way / lr, of the round's step, and the same sum of magnitudes."""

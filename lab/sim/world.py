@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from typing_extensions import override
 
 from edgegossip import frame as wire
@@ -31,10 +32,11 @@ from edgegossip.engine.node import NodeConfig, NodeEngine, Stage
 from edgegossip.gossip.base import Audit, GossipAlgorithm, Send
 from edgegossip.types import LocalUpdate, Round, Vec
 from lab.sim import checkers, naming, trace
+from lab.sim.bounds import Bounds
 from lab.sim.byzantine import FLOOD, Byzantine
 from lab.sim.checkers import Violation
 from lab.sim.disk import Disk, Saved
-from lab.sim.ledger import Ledger
+from lab.sim.ledger import Ledger, innermost
 from lab.sim.network import UNFIT, Clock, Decoded, FailureDetector, Network
 from lab.sim.node import Node, NodeEnvironment, Packet
 from lab.sim.schedule import EQUAL_START, Schedule, Workload, edges, of, view_of
@@ -81,6 +83,9 @@ class World(NodeEnvironment):
         self.patient = naming.param_of(algorithm, "quorum", 1.0) >= 1.0  # whether rounds wait for everybody
         self.workload = Workload(schedule.workload, n, schedule.values, seed, self.name in EQUAL_START)
         self.robust = naming.param_of(algorithm, "malicious", 0) > 0  # whom it leaves out differs from round to round
+        bounded = self.robust and not (self._rated or naming.streams(algorithm) or self.name == "bagua-lp")
+        bounded = bounded and not naming.param_of(algorithm, "staleness", 0)
+        self.bounds = Bounds(algorithm, self.topology) if bounded else None
         averages = self.name in ROW_MIXING | PUSH_SUM and schedule.codec.name == "fp32" and not self.workload.trains
         averages = averages and naming.OUTER not in algorithm.name  # momentum overshoots
         self.hull = checkers.Hull.of(self.workload.starts) if averages else None
@@ -225,11 +230,16 @@ class World(NodeEnvironment):
             self.ledger.went(node.index, self.algorithm.round(before), local)
         if fault := self.ledger.followed(node.index, before, between=True):
             self.violate("outer", node.index, fault)
-        if local.delta is not self.workload.still.delta or not self.plain:
+        delta: Any = local.delta
+        if delta is not self.workload.still.delta or not self.plain:
             mixed = self._mixed[node.index] if self.name in PUSH_SUM else 1.0
             if mixed is None:
                 mixed = self.algorithm.audit(before).mixed
-            self.ledger.stepped(node.index, before, node.state, local, mixed)
+            delta = self.ledger.stepped(node.index, before, node.state, local, mixed)
+        if self.bounds is not None:
+            round, base = self.algorithm.round(before), innermost(self.algorithm, before).astype(np.float64) + delta
+            self.bounds.stepped(node.index, node.process, round, base)
+            self.bounds.said(node.index, node.process, round, self.algorithm.audit(node.state))
         if self.trace.say is not None:
             self.trace.line(self.clock.now, node.index, f"steps in round {self.algorithm.round(before)}")
 
@@ -237,6 +247,8 @@ class World(NodeEnvironment):
     def send(self, node: Node, send: Send) -> None:
         i, to, mark = node.index, self.index[send.to], trace.mark(send.frame)
         self.witness.sent(node, to, send)
+        if self.bounds is not None:
+            self.bounds.sent(i, node.process, send.frame, node.view)
         if self.witness.pairs:
             self.ledger.asks(i, to, send.frame)
         as_bytes = self.by_wire or i in self.liars
@@ -344,6 +356,10 @@ class World(NodeEnvironment):
             self.violate("left-out", i, fault)
         if fault := self.ledger.followed(i, state):
             self.violate("outer", i, fault)
+        if self.bounds is not None:
+            x = innermost(self.algorithm, state)
+            if fault := self.bounds.fault(i, done.round, x, audit.row, self.lied):
+                self.violate("robust", i, fault)
         self.witness.rated(node, ended.rates)
         if self.settled and not (self.algorithm.listens or self.robust):
             self.witness.mixed(i, done.round, audit, self.round_of, self.lied)
@@ -397,6 +413,9 @@ class World(NodeEnvironment):
         self._check_led(node.index, round)
         self.progress_s[node.index] = self.clock.now
         self.witness.adopted(node)
+        if self.bounds is not None:
+            audit, round = self.algorithm.audit(action.state), self.algorithm.round(action.state)
+            self.bounds.said(node.index, node.process, round - 1, audit)
         if fault := self.ledger.rebase(node.index, self.algorithm.audit(action.state), action.state):
             self.violate("ledger", node.index, fault)
 

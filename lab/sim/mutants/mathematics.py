@@ -13,6 +13,12 @@ MOMENTUM = "edgegossip.gossip.momentum:WithMomentum."
 PUSH_SUM = ("sgp", "sparse-push", "quant-sgp")
 TOPK = {"codec": "topk:ratio=0.25"}
 EXACT = {"codec": "fp32"}
+ROBUST_MIXING = (
+    "dpsgd:malicious_nodes=1",
+    "choco-sgd+nesterov:malicious_nodes=1,malicious_rule=clip",
+    "deep-squeeze:malicious_nodes=1,malicious_rule=clip",
+)
+LIAR = {"nodes": 5, "topology": "complete", "codec": "fp32", "faults": "byzantine-round=1@1-14:1"}
 
 MUTANTS = (
     Mutant(
@@ -258,6 +264,27 @@ MUTANTS = (
         ("k-gt",),
         (Edit("edgegossip.gossip.tracking:Tracking._step", "UnaryOp corrected", "True"),),
         {"codec": "fp32", "workload": "quadratic"},
+    ),
+    Mutant(
+        "robust-takes-everything",
+        "mixing that bears a liar takes all that it hears",
+        ROBUST_MIXING,
+        (Edit("edgegossip.gossip.robust:bounded", "DictComp", "dict(row)"),),
+        LIAR,
+    ),
+    Mutant(
+        "robust-leaves-nobody-out",
+        "the farthest neighbour's distance is the limit, a liar's too",
+        ROBUST_MIXING,
+        (Edit("edgegossip.gossip.robust:radius", "IfExp", "max(distances, default=0.0)"),),
+        LIAR,
+    ),
+    Mutant(
+        "robust-by-weights-alone",
+        "a neighbour's weight is not lowered by what the rule leaves of it",
+        ROBUST_MIXING,
+        (Edit("edgegossip.gossip.robust:bounded", "BinOp", "$0"),),
+        LIAR,
     ),
     Mutant(
         "parallel-momentum-lost",
