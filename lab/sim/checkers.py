@@ -73,6 +73,8 @@ RULES: Mapping[str, str] = {
     "patience": "no neighbour costs more than two deadlines, and one more each time it has sent twice as much",
     "fair": "nobody among those who are up is chosen more often than others",
     "rates": "no link is taken to be slower than it ever was",
+    "robust": "whatever up to `malicious` liars say, they pull no farther than honest neighbours may",
+    "correction": "local steps of gradient tracking follow what it differs from all others, as its paper says",
     "outer": "an outer optimiser steps as its paper says, after a restart too",
     "consensus": "once all is well, the nodes agree",
     "mean": "what they agree on is the mean, where it is conserved",

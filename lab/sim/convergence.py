@@ -241,17 +241,13 @@ class ConvergenceCheck:
         elif audits[0].mass is not None:
             mean = np.sum([a.mass for a in accounts], axis=0) / sum(a.weight for a in accounts)
             found = np.sum([a.mass for a in audits if a.mass is not None], axis=0) / sum(a.weight for a in audits)
-        elif self._keeps_mean(bool(audits[0].public)) and not (moved or self._left_out()):
+        elif self._keeps_mean(bool(audits[0].public)) and not (moved or world.left_out()):
             mean, found = np.sum([a.mass for a in accounts], axis=0) / n, models.mean(axis=0)
         else:
             return
         off, size = float(np.abs(mean - found).max()), max(1.0, float(np.abs(models).max()))
         text = f"they agree on a value {off:.4g} away from the mean"
         world.check("mean", None, None if off <= FLOOR * size else text)
-
-    def _left_out(self) -> bool:
-        """Whether anybody mixed without a neighbour that mixed with it."""
-        return bool(self.world.departures or self.world.suspicions or self.world.apart)
 
     def _keeps_mean(self, replicates: bool) -> bool:
         """Where rows are weighed by the receiver and nothing is lost, the plain mean moves by local

@@ -14,26 +14,28 @@ exchanges that one end has done and the other not yet (`exchanged`), and only wh
 gone back to an older state. Whoever asked must do its half for the answer to that, and for no
 other.
 
-Of an outer optimiser the memory is kept here as well, from the models that training was shown and
-those that the algorithm inside came to, by the papers' equations."""
+Of momentum and of an outer optimiser the memory is kept here as well, from local updates and from
+the models that rounds began with and came to, by the papers' equations. So it is known what has to
+get to the algorithm inside."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.frame import Aux, Frame, Kind
-from edgegossip.gossip.base import Action, Audit, GossipAlgorithm
+from edgegossip.gossip.base import Audit, GossipAlgorithm
 from edgegossip.types import LocalUpdate, Round, Vec, replace
 from lab.sim.disk import Saved
 
 Totals = Mapping[tuple[int, int], tuple[NDArray[np.float64], float]]
 TOLERANCE = 1e-9  # of the largest term
 OUTER_TOLERANCE = 1e-4  # of the largest value: float32's, over some rounds
+STEP_TOLERANCE = 1e-5  # the same, of one step with momentum
 FULL = 0.1  # push-sum weight from which on a local update counts in full
 
 
@@ -48,8 +50,10 @@ class Account:
     # checkpoint is in that: checkpoints of one state share it with the account until the next.
     asked: dict[int, tuple[float, int]] = field(default_factory=dict)
     saved: Any = None  # the state that was saved last
-    memory: tuple[NDArray[np.float64], ...] | None = ()  # the outer optimiser's; empty: nothing; None: not known
-    shown: Vec | None = None  # float32[n], to training, in this round
+    # The outer optimiser's, or the momentum and its largest term; empty: nothing; None: not known.
+    memory: tuple[NDArray[np.float64], ...] | None = ()
+    shown: Vec | None = None  # float32[n], to training, at the start of this round
+    step: LocalUpdate | None = None  # of this round, where there is momentum
     round: Round = 0
 
     def copy(self) -> Account:
@@ -66,6 +70,11 @@ class Ledger:
         self._overlaps = hasattr(algorithm, "merge")
         outer = getattr(algorithm.algorithm if self._overlaps else algorithm, "optimizer", None)  # type: ignore[union-attr]
         self._outer = None if outer is None or outer.fragments > 1 else outer
+        self._wraps = hasattr(algorithm, "algorithm") and not self._overlaps
+        self._scale = float(getattr(algorithm, "scale", 1.0))
+        self._momentum: Any = algorithm if hasattr(algorithm, "factor") else None
+        self._directions: dict[tuple[int, Round], NDArray[np.float64]] = {}  # by node
+        self._corrections = np.zeros((nodes, values))  # of each node's last round
         # [peer][node]: until then messages of its gone incarnations come
         self._gone_s = [[0.0] * nodes for _ in range(nodes)]
         self._incarnations = [0] * nodes  # how often each has lost its disk
@@ -92,11 +101,58 @@ class Ledger:
         ]
         self.accounts[node] = Account(start.astype(np.float64), 1.0, incarnations)
 
-    def updated(self, node: int, delta: Vec, mixed: float = 1.0) -> None:
+    def updated(self, node: int, delta: NDArray[np.floating], mixed: float = 1.0) -> None:
         """Enter a local update. `mixed`: the push-sum weight with which the node's model was
         made. Of a small one the update counts less."""
         account, share = self.accounts[node], min(1.0, max(mixed, 0.0) / FULL)
         account.mass = account.mass + (delta if share == 1.0 else share * delta)  # a new one: checkpoints hold the old
+
+    def stepped(self, node: int, before: Any, after: Any, local: LocalUpdate, mixed: float) -> NDArray[np.floating]:
+        """Enter a local update that was used in the state `before`, as what is around the algorithm
+        has to change it, float[n]; return it. What float32 rounds off that is taken over from the
+        books."""
+        if not self._wraps:
+            self.updated(node, local.delta, mixed)
+            return local.delta
+        account, delta, lead = self.accounts[node], local.delta.astype(np.float64), np.zeros(local.delta.size)
+        if self._momentum is None:
+            x = innermost(self._algorithm, before).astype(np.float64)
+            lead = self._algorithm.model(before) - x  # type: ignore[union-attr]
+            delta *= self._scale
+            account.mass = account.mass + max(mixed, 0.0) * lead
+            size = float(np.abs((delta, lead, x)).max(initial=0.0))
+        else:
+            account.step, size = local, 0.0
+            if local.lr:
+                f, (m, most) = self._momentum.factor, self._remembering(account, -delta, 1.0)
+                delta = delta - local.lr * f * m if "nesterov" in self._momentum.kind else -local.lr * m
+                size = 2.0 * local.lr * float(most.max(initial=0.0))
+        self.updated(node, delta, mixed)
+        audit = self._algorithm.audit(after)  # type: ignore[union-attr]
+        if audit.mass is not None and not audit.finished:
+            has = books(audit)[0]
+            if float(np.abs(has - account.mass).max(initial=0.0)) <= STEP_TOLERANCE * size:
+                account.mass = has
+        return delta + lead
+
+    def _remembering(self, account: Account, way: NDArray[np.float64], share: float) -> tuple[NDArray[np.float64], ...]:
+        """Return f m + share way / lr, of the round's step, and the same sum of magnitudes."""
+        assert account.step is not None
+        f, new = self._momentum.factor, share / account.step.lr * way
+        m, most = account.memory or (0.0, 0.0)
+        return f * m + new, f * most + np.abs(new)
+
+    def _goes_round(self, account: Account, state: Any) -> None:
+        """Go on with momentum to the state after a round."""
+        step, shown, f = account.step, account.shown, self._momentum.factor
+        if step is None or not step.lr or shown is None:
+            return
+        way, share = -step.delta.astype(np.float64), 1.0
+        if "quasi-global" in self._momentum.kind:
+            way, share = shown.astype(np.float64) - self._momentum.model(state), 1.0 - f
+        memory = self._remembering(account, way, share)
+        if memory[1].max(initial=0.0) <= np.finfo(np.float32).max:
+            account.memory = memory
 
     def owes(self, node: int, peer: int) -> bool:
         """Tell whether `peer` has lost its disk since this node opened its account with it."""
@@ -114,6 +170,23 @@ class Ledger:
         x = innermost(self._algorithm, state).astype(np.float64) * audit.mixed
         off, size = float(np.abs(audit.mass - x).max()), max(1.0, float(np.abs(x).max()))
         return f"took over a model with a mass that is {off:.3g} off its weight's" if not off <= 1e-5 * size else None
+
+    # -- gradient tracking
+
+    def went(self, node: int, round: Round, local: LocalUpdate) -> None:
+        """Enter the direction of a round, z = (x - y) / (K lr) of K local steps from x to y."""
+        self._directions[node, round] = local.delta.astype(np.float64) / (-local.lr * local.steps or -np.inf)
+
+    def corrected(self, node: int, round: Round, correction: Vec | None, row: NDArray[np.float64]) -> str | None:
+        """Say whether local steps are to follow another correction than c <- c - z + W z, 0 at
+        first. `row`: W of the round before, of this node. Nothing has been lost so far."""
+        wanted, directions = self._corrections[node], self._directions
+        if round:
+            wanted -= directions[node, round - 1]
+            wanted += sum(row[j] * directions[j, round - 1] for j in np.flatnonzero(row).tolist())
+        off = float(np.abs(wanted - (0.0 if correction is None else correction)).max())
+        wrong = off > OUTER_TOLERANCE * max(1.0, float(np.abs(wanted).max()))
+        return f"steps of round {round} follow a correction that is {off:.3g} off" if wrong else None
 
     # -- pairwise exchanges, and an outer optimiser
 
@@ -141,9 +214,9 @@ class Ledger:
 
     def goes_on(self, node: int, state: Any) -> None:
         """Begin the rounds of a process: what it trains from is shown anew."""
-        if self._outer is not None:
+        if self._outer is not None or self._momentum is not None:
             account, (algorithm, state) = self.accounts[node], self._layer(state)
-            account.shown, account.round = algorithm.model(state), algorithm.round(state)
+            account.shown, account.round, account.step = algorithm.model(state), algorithm.round(state), None
 
     def _layer(self, state: Any) -> tuple[Any, Any]:
         algorithm: Any = self._algorithm
@@ -154,6 +227,12 @@ class Ledger:
         `between`: it is that before an update is used. Only there it is seen of one whose exchanges
         overlap, if the last one is over by then."""
         outer, account = self._outer, self.accounts[node]
+        if self._momentum is not None and not between and (round := self._momentum.round(state)) != account.round:
+            if round == account.round + 1:
+                self._goes_round(account, state)
+                self.goes_on(node, state)
+            else:
+                self._begin_anew(node, state)
         # A checkpoint of the run's last exchange is between rounds, too.
         if outer is None or (between is not self._overlaps and (between or state.under_way)):
             return None
@@ -298,46 +377,3 @@ def edge_fault(audits: Sequence[Audit | None], pairs: Sequence[tuple[int, int]])
             if not worst <= TOLERANCE * scale:
                 return f"of what {j} handed to {i}, {worst:.3g} never came in"
     return None
-
-
-# What a wrapper, such as momentum, makes of the local update before the algorithm inside gets it
-
-_METHODS = ("init", "resume", "start", "receive", "tick", "membership", "model", "round", "waiting_for", "audit")
-
-
-class LastDelta:
-    """Holds the last local update that got through to the innermost algorithm."""
-
-    delta: Vec | None = None
-
-
-class Spy:
-    """Stands in for an algorithm, and takes notes in `step`."""
-
-    def __init__(self, algorithm: GossipAlgorithm[Any], last: LastDelta) -> None:
-        self._algorithm, self._last = algorithm, last
-        for name in _METHODS:  # found at once: a wrapper asks for them several times a message
-            setattr(self, name, getattr(algorithm, name))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._algorithm, name)
-
-    def step(self, s: Any, local: LocalUpdate) -> tuple[Any, list[Action]]:
-        """Note the update, and let the algorithm step."""
-        self._last.delta = local.delta
-        return self._algorithm.step(s, local)
-
-
-def spied(algorithm: GossipAlgorithm[Any]) -> tuple[GossipAlgorithm[Any], LastDelta | None]:
-    """Return the algorithm with a spy inside its wrappers; None if it has none, and its update is
-    the one that it is given."""
-    last = LastDelta()
-    changed = _inside(algorithm, last)
-    return (algorithm, None) if changed is None else (changed, last)
-
-
-def _inside(algorithm: Any, last: LastDelta) -> Any:
-    inner = getattr(algorithm, "algorithm", None)
-    if inner is None or not is_dataclass(algorithm):
-        return None
-    return replace(algorithm, algorithm=_inside(inner, last) or Spy(inner, last))  # type: ignore[type-var]

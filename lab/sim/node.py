@@ -79,8 +79,8 @@ class NodeEnvironment(Protocol):
     def compute_s(self, index: int) -> float:
         """Return the virtual seconds that a local update takes a node."""
 
-    def update(self, node: Node, model: Vec) -> LocalUpdate:
-        """Return the local update of a model, float32[n]."""
+    def update(self, node: Node, model: Vec, correction: Vec | None) -> LocalUpdate:
+        """Return the local update of a model, each step with a correction, both float32[n]."""
 
     def enough(self, node: Node) -> bool:
         """Tell whether the node has done all rounds that this part of the schedule wants."""
@@ -334,7 +334,7 @@ class Node:
                 self._polls = True
             elif kind is Train:
                 self.given_up = False
-                local = world.update(self, effect.model)  # type: ignore[union-attr]
+                local = world.update(self, effect.model, effect.correction)  # type: ignore[union-attr]
                 world.clock.after(world.compute_s(self.index), self._answer, self.process, UpdateReady(local))
             elif kind is Log:
                 world.logged(self, effect)  # type: ignore[arg-type]

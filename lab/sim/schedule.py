@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 from typing import Any, TypeVar
@@ -28,7 +28,7 @@ from edgegossip.gossip.momentum import KINDS as MOMENTA
 from edgegossip.gossip.outer import KINDS as OPTIMIZERS
 from edgegossip.gossip.robust import RULES
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import ConfigError, EdgegossipError, LocalUpdate, Vec
+from edgegossip.types import ConfigError, EdgegossipError, LocalUpdate, Vec, replace
 from lab.sim import faults as fault_words
 from lab.sim import naming
 from lab.sim.faults import Fault
@@ -394,11 +394,16 @@ class Workload:
         self._steps = [1 + int(3 * chance()) if uneven else 1 for _ in range(nodes)]
         self._rates = [0.5 + chance() if uneven else 1.0 for _ in range(nodes)]  # times LEARNING_RATE
 
-    def update(self, node: int, z: Vec, quiet: bool) -> LocalUpdate:
-        """Return one round's training at z; none when quiet."""
+    def update(self, node: int, z: Vec, quiet: bool, correction: Vec | None = None) -> LocalUpdate:
+        """Return one round's training at z, each step with the correction, float32[n]; none when
+        quiet."""
+        corrected = correction is not None
         if quiet or not self.trains:
-            return self.still
+            return replace(self.still, corrected=corrected)
         steps, rate, x = self._steps[node], np.float32(self._rates[node]), z
+        lr = LEARNING_RATE * float(rate)
         for _ in range(steps):
             x = x + rate * ((x - self._optimum[node]) * self._pull[node])
-        return LocalUpdate(x - z, LEARNING_RATE * float(rate), 1.0, 1, steps)
+            if correction is not None:
+                x = x - np.float32(lr) * correction
+        return LocalUpdate(x - z, lr, 1.0, 1, steps, corrected=corrected)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from typing_extensions import override
 
 from edgegossip import frame as wire
@@ -31,11 +32,12 @@ from edgegossip.engine.node import NodeConfig, NodeEngine, Stage
 from edgegossip.gossip.base import Audit, GossipAlgorithm, Send
 from edgegossip.types import LocalUpdate, Round, Vec
 from lab.sim import checkers, naming, trace
+from lab.sim.bounds import Bounds
 from lab.sim.byzantine import Byzantine
 from lab.sim.checkers import Violation
 from lab.sim.disk import Disk, Saved
 from lab.sim.faults import FLOOD
-from lab.sim.ledger import Ledger, spied
+from lab.sim.ledger import Ledger, innermost
 from lab.sim.network import UNFIT, Clock, Decoded, FailureDetector, Network
 from lab.sim.node import Node, NodeEnvironment, Packet
 from lab.sim.schedule import EQUAL_START, Schedule, Workload, edges, of, view_of
@@ -68,7 +70,7 @@ class World(NodeEnvironment):
     ) -> None:
         n, seed = schedule.nodes, schedule.seed
         self.schedule, self.clock, self.trace = schedule, Clock(), trace.Trace(say)
-        self.algorithm, self.last_delta = spied(algorithm)
+        self.algorithm = algorithm
         self.topology = naming.topology_of(schedule.topology, n)
         repaired = self.algorithm.says.repaired
         view = view_of(self.topology, schedule.codec, n, schedule.values, seed, schedule.deadline_s, repaired)
@@ -82,6 +84,9 @@ class World(NodeEnvironment):
         self.patient = naming.param_of(algorithm, "quorum", 1.0) >= 1.0  # whether rounds wait for everybody
         self.workload = Workload(schedule.workload, n, schedule.values, seed, self.name in EQUAL_START)
         self.robust = naming.param_of(algorithm, "malicious", 0) > 0  # whom it leaves out differs from round to round
+        bounded = self.robust and not (self._rated or naming.streams(algorithm) or self.name == "bagua-lp")
+        bounded = bounded and not naming.param_of(algorithm, "staleness", 0)
+        self.bounds = Bounds(algorithm, self.topology) if bounded else None
         averages = self.name in ROW_MIXING | PUSH_SUM and schedule.codec.name == "fp32" and not self.workload.trains
         averages = averages and naming.OUTER not in algorithm.name  # momentum overshoots
         self.hull = checkers.Hull.of(self.workload.starts) if averages else None
@@ -118,6 +123,8 @@ class World(NodeEnvironment):
         self.lied: set[int] = set()  # nodes that may have lied at some time
         self.byzantine = Byzantine(of(seed, "byzantine"), view.codec, view.layout, self.limits)
         self.ledger = Ledger(n, schedule.values, self.algorithm)
+        # Whether local steps follow a correction that neighbours say exactly.
+        self._corrects = self.name == "k-gt" and self.plain and schedule.codec.name == "fp32"
         self._durable_s = [0.0] * n  # when a node's latest checkpoint is on its disk
         self._mixed: list[float | None] = [None] * n  # `Audit.mixed` of each node; None: its state has moved on since
         self.quiet = False  # all is well and nobody trains any more
@@ -176,10 +183,12 @@ class World(NodeEnvironment):
         return self.algorithm.round(node.state) >= self.last_round
 
     @override
-    def update(self, node: Node, model: Vec) -> LocalUpdate:
+    def update(self, node: Node, model: Vec, correction: Vec | None) -> LocalUpdate:
         i = node.index
         self.witness.trains(node)
-        local = self.workload.update(i, model, self.quiet)
+        if self._corrects and not (self.lied or self.restarts or self.adoptions or self.left_out()):
+            self._check_correction(node, correction)
+        local = self.workload.update(i, model, self.quiet, correction)
         how = local.lr, local.steps
         self.uneven |= how != self._rates.setdefault(self.algorithm.round(node.state), how)
         return local
@@ -217,13 +226,19 @@ class World(NodeEnvironment):
         self.check("update", node.index, wrong if node.given_up else None)
         self.trace.event(self.clock.now, node.index, trace.STEP)
         self.witness.stepped(node)
+        if self._corrects:
+            self.ledger.went(node.index, self.algorithm.round(before), local)
         self._check_outer(node.index, before, between=True)
-        delta = local.delta if self.last_delta is None else self.last_delta.delta
-        if delta is not None and delta is not self.workload.still.delta:
+        delta: Any = local.delta
+        if delta is not self.workload.still.delta or not self.plain:
             mixed = self._mixed[node.index] if self.name in PUSH_SUM else 1.0
             if mixed is None:
                 mixed = self.algorithm.audit(before).mixed
-            self.ledger.updated(node.index, delta, mixed)
+            delta = self.ledger.stepped(node.index, before, node.state, local, mixed)
+        if self.bounds is not None:
+            round, base = self.algorithm.round(before), innermost(self.algorithm, before).astype(np.float64) + delta
+            self.bounds.stepped(node.index, node.process, round, base)
+            self.bounds.said(node.index, node.process, round, self.algorithm.audit(node.state))
         if self.trace.say is not None:
             self.trace.line(self.clock.now, node.index, f"steps in round {self.algorithm.round(before)}")
 
@@ -231,6 +246,8 @@ class World(NodeEnvironment):
     def send(self, node: Node, send: Send) -> None:
         i, to, mark = node.index, self.index[send.to], trace.mark(send.frame)
         self.witness.sent(node, to, send)
+        if self.bounds is not None:
+            self.bounds.sent(i, node.process, send.frame, node.view)
         if self.witness.pairs:
             self.ledger.asks(i, to, send.frame)
         as_bytes = self.by_wire or i in self.liars
@@ -339,6 +356,9 @@ class World(NodeEnvironment):
         if self._nobody_may_be_left_out(audit):
             self.check("left-out", i, self._left_out(i, done.round, audit))
         self._check_outer(i, state)
+        if self.bounds is not None:
+            x = innermost(self.algorithm, state)
+            self.check("robust", i, self.bounds.fault(i, done.round, x, audit.row, self.lied))
         self.witness.rated(node, ended.rates)
         if self.settled and not (self.algorithm.listens or self.robust):
             self.witness.mixed(i, done.round, audit, self.round_of, self.lied)
@@ -393,6 +413,8 @@ class World(NodeEnvironment):
         self.progress_s[node.index] = self.clock.now
         self.witness.adopted(node)
         audit = self.algorithm.audit(action.state)
+        if self.bounds is not None:
+            self.bounds.said(node.index, node.process, self.algorithm.round(action.state) - 1, audit)
         fault = self.ledger.rebase(node.index, audit, action.state)
         if audit.mass is not None:
             self.check("ledger", node.index, fault)
@@ -474,6 +496,16 @@ class World(NodeEnvironment):
         if naming.OUTER in self.schedule.algorithm.name:
             self.check("outer", i, fault)
 
+    def _check_correction(self, node: Node, correction: Vec | None) -> None:
+        """Check what local steps are to follow, where everybody has heard of everybody so far."""
+        i, round, eta = node.index, self.algorithm.round(node.state), naming.param_of(self.algorithm, "eta", 1.0)
+        heard = {i, *self.algorithm.audit(node.state).row}
+        self._corrects = not round or heard.issuperset(self.topology.neighbours(i, round - 1).in_)
+        row = eta * self.topology.matrix(round - 1)[i]
+        row[i] += 1.0 - eta
+        if self._corrects:
+            self.check("correction", i, self.ledger.corrected(i, round, correction, row))
+
     def _check_led(self, i: int, round: Round) -> None:
         if not self._confused:
             text = f"goes on in round {round}, and nobody has been beyond round {self.furthest}"
@@ -492,6 +524,10 @@ class World(NodeEnvironment):
         out = [j for j in senders if j not in row and j not in self.lied and self.detector.connected(i, j)]
         out = [j for j in out if not self.witness.spent(i, j)]
         return f"mixed without {out} in round {round}" if out else None
+
+    def left_out(self) -> bool:
+        """Tell whether anybody mixed without a neighbour that mixed with it."""
+        return bool(self.departures or self.suspicions or self.apart)
 
     def _only_averages(self) -> bool:
         """After a restart from an older checkpoint a push-sum node may take back more than it

@@ -9,9 +9,16 @@ PUBLISH = "edgegossip.gossip.publish:"
 PUSH = "edgegossip.gossip.push:"
 AROUND = "edgegossip.gossip.around:Around."
 OUTER = "edgegossip.gossip.outer:WithOuter."
+MOMENTUM = "edgegossip.gossip.momentum:WithMomentum."
 PUSH_SUM = ("sgp", "sparse-push", "quant-sgp")
 TOPK = {"codec": "topk:ratio=0.25"}
 EXACT = {"codec": "fp32"}
+ROBUST_MIXING = (
+    "dpsgd:malicious_nodes=1",
+    "choco-sgd+nesterov:malicious_nodes=1,malicious_rule=clip",
+    "deep-squeeze:malicious_nodes=1,malicious_rule=clip",
+)
+LIAR = {"nodes": 5, "topology": "complete", "codec": "fp32", "faults": "byzantine-round=1@1-14:1"}
 
 MUTANTS = (
     Mutant(
@@ -245,6 +252,48 @@ MUTANTS = (
         {"codec": "fp32", "workload": "quadratic"},
     ),
     Mutant(
+        "correction-never-asked",
+        "no local step follows the correction, which is added at their end",
+        ("k-gt",),
+        (Edit("edgegossip.gossip.tracking:Tracking.correction", "IfExp", "None"),),
+        {"codec": "fp32", "workload": "quadratic"},
+    ),
+    Mutant(
+        "correction-turned-round",
+        "local steps are corrected towards the board's own data",
+        ("k-gt",),
+        (Edit("edgegossip.gossip.tracking:Tracking.correction", "Call _sum", "None if $ is None else -$"),),
+        {"codec": "fp32", "workload": "quadratic"},
+    ),
+    Mutant(
+        "corrected-twice",
+        "a correction that local steps followed is added again at their end",
+        ("k-gt",),
+        (Edit("edgegossip.gossip.tracking:Tracking._step", "UnaryOp corrected", "True"),),
+        {"codec": "fp32", "workload": "quadratic"},
+    ),
+    Mutant(
+        "robust-takes-everything",
+        "mixing that bears a liar takes all that it hears",
+        ROBUST_MIXING,
+        (Edit("edgegossip.gossip.robust:bounded", "DictComp", "dict(row)"),),
+        LIAR,
+    ),
+    Mutant(
+        "robust-leaves-nobody-out",
+        "the farthest neighbour's distance is the limit, a liar's too",
+        ROBUST_MIXING,
+        (Edit("edgegossip.gossip.robust:radius", "IfExp", "max(distances, default=0.0)"),),
+        LIAR,
+    ),
+    Mutant(
+        "robust-by-weights-alone",
+        "a neighbour's weight is not lowered by what the rule leaves of it",
+        ROBUST_MIXING,
+        (Edit("edgegossip.gossip.robust:bounded", "BinOp", "$0"),),
+        LIAR,
+    ),
+    Mutant(
         "parallel-momentum-lost",
         "a full state of parallel-sgd brings no momentum",
         ("parallel-sgd:momentum=0.9",),
@@ -267,14 +316,58 @@ MUTANTS = (
     Mutant(
         "momentum-outlives-the-model",
         "the momentum is not given up when another model is taken over",
-        ("dpsgd+quasi-global", "choco-sgd+heavy-ball"),
+        ("sgp+quasi-global", "quant-sgp+heavy-ball"),
         (Edit(AROUND + "follow", "BoolOp", "False"),),
-        {"faults": "all,empty-disk", "codec": "fp32", "workload": "quadratic"},
-        unseen=(
-            "The step towards another's model gives the momentum a push of at most (1 - f) f of that way, which dies out by f a "
-            "round: less than what training does. tests/gossip look at the momentum itself."
-        ),
-        seen_by=("tests/gossip/test_momentum.py::test_a_round_that_was_not_gone_through_ends_the_momentum",),
+        {"faults": "all,newcomer", "codec": "fp32", "workload": "quadratic"},
+    ),
+    Mutant(
+        "momentum-ignored",
+        "the algorithm inside steps without the momentum",
+        ("sgp+heavy-ball", "sparse-push+nesterov", "quant-sgp+quasi-global"),
+        (Edit(MOMENTUM + "step", "Call _with_momentum", "$2"),),
+        {"workload": "quadratic"},
+    ),
+    Mutant(
+        "momentum-ignored-by-averages",
+        "the same, where only the mean of the models tells",
+        ("dpsgd+heavy-ball", "choco-sgd+nesterov", "ad-psgd+quasi-global"),
+        (Edit(MOMENTUM + "step", "Call _with_momentum", "$2"),),
+        {"workload": "quadratic", "codec": "fp32", "faults": "delay=0.2"},
+    ),
+    Mutant(
+        "momentum-turned-round",
+        "the momentum goes against the gradients that it was made of",
+        ("sgp+heavy-ball", "sparse-push+nesterov", "quant-sgp+quasi-global"),
+        (Edit(MOMENTUM + "_delta", "stmt lr momentum", "$0 += $1"),),
+        {"workload": "quadratic"},
+    ),
+    Mutant(
+        "momentum-lost-with-the-process",
+        "a process that goes on from a checkpoint begins without momentum",
+        ("sgp+heavy-ball", "sparse-push+nesterov", "quant-sgp+quasi-global"),
+        (Edit(MOMENTUM + "resume", "Call State", "$0($1, $2, np.zeros_like($3), $4)"),),
+        {"workload": "quadratic", "faults": "crash=3"},
+    ),
+    Mutant(
+        "momentum-doubled",
+        "the momentum counts twice in the next round",
+        ("sgp+heavy-ball", "sparse-push+nesterov", "quant-sgp+quasi-global"),
+        (Edit(MOMENTUM + "done", "Call State", "$0($1, $2, 2 * $3, $4)"),),
+        {"workload": "quadratic"},
+    ),
+    Mutant(
+        "momentum-of-the-models-too-large",
+        "quasi-global momentum takes in the way of the models by its factor",
+        ("sgp+quasi-global", "sparse-push+quasi-global-nesterov"),
+        (Edit(MOMENTUM + "done", "BinOp factor", "$1"),),
+        {"workload": "quadratic"},
+    ),
+    Mutant(
+        "momentum-without-looking-ahead",
+        "Nesterov's step goes by the momentum of the round before",
+        ("sgp+nesterov", "sparse-push+quasi-global-nesterov"),
+        (Edit(MOMENTUM + "_delta", "BinOp 0", "self.factor"),),
+        {"workload": "quadratic"},
     ),
     Mutant(
         "outer-lead-turned-round",
@@ -289,11 +382,6 @@ MUTANTS = (
         ("dpsgd+outer-nesterov", "choco-sgd+outer-heavy-ball"),
         (Edit(OUTER + "_from_inside", "stmt lead 3", "pass"),),
         {"codec": "fp32", "topology": "ring", "faults": "delay=0.2"},
-        unseen=(
-            "Boards then train from a model that is ahead of the one that they step from, which ends at the same point, only "
-            "later. tests/gossip compare the models with DiLoCo's."
-        ),
-        seen_by=("tests/gossip/test_outer.py::test_on_a_complete_graph_it_is_diloco",),
     ),
     Mutant(
         "adopted-without-its-weight",

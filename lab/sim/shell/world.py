@@ -165,7 +165,7 @@ class Trains(Workload):
     @override
     def local_update(self, x: Vec, round: Round, correction: Vec | None = None) -> LocalUpdate:
         self._process.sleep(self._compute_s())
-        return self._training.update(self._index, x, False)
+        return self._training.update(self._index, x, False, correction)
 
     @override
     def evaluate(self, x: Vec, examples: int | None = None) -> Metrics | None:

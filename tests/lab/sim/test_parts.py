@@ -7,15 +7,14 @@ from random import Random
 import numpy as np
 import pytest
 
-from edgegossip import codecs, gossip
+from edgegossip import codecs
 from edgegossip import frame as wire
 from edgegossip.codecs.base import Ctx
 from edgegossip.frame import Aux, Frame, Kind
-from edgegossip.types import ConfigError, LocalUpdate
+from edgegossip.types import ConfigError
 from lab.sim import naming
 from lab.sim.byzantine import MOST_HUGE, Byzantine
 from lab.sim.disk import Disk, Saved
-from lab.sim.ledger import spied
 from lab.sim.naming import Named
 from lab.sim.network import JITTER_S, KEPT, LATENCY_S, UNFIT, Clock, Decoded, FailureDetector, Network
 from lab.sim.schedule import CODECS, layout_of
@@ -219,18 +218,10 @@ def test_names_with_lists_and_quotes() -> None:
         naming.parse("--x", "topk:ratio")
 
 
-def test_a_spy_sees_what_momentum_makes_of_an_update() -> None:
-    plain = gossip.get("dpsgd")
-    assert spied(plain) == (plain, None)
-    algorithm, last = spied(naming.algorithm_of(Named.of("sgp+heavy-ball", {"momentum_factor": 0.5})))
-    assert algorithm.name == "sgp+heavy-ball" and last is not None
-    assert naming.param_of(algorithm, "eta", 0.0) == 1.0 and naming.param_of(algorithm, "nothing", 7.0) == 7.0
-    topology = naming.topology_of(Named("ring"), 2)
-    from lab.sim.schedule import view_of
-
-    state = algorithm.init(np.zeros(4, np.float32), view_of(topology, Named("fp32"), 2, 4))
-    algorithm.step(state, LocalUpdate(np.ones(4, np.float32), 0.1, 1.0, 1, 1))
-    assert np.array_equal(last.delta, np.ones(4))
+def test_parameters_are_found_inside_of_what_is_around_an_algorithm() -> None:
+    algorithm = naming.algorithm_of(Named.of("sgp+heavy-ball", {"momentum_factor": 0.5}))
+    assert naming.param_of(algorithm, "eta", 0.0) == 1.0 and naming.param_of(algorithm, "factor", 0.0) == 0.5
+    assert naming.param_of(algorithm, "nothing", 7.0) == 7.0
 
 
 def test_every_lie_is_a_frame_and_another_one() -> None:
