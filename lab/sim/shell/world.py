@@ -607,16 +607,19 @@ class ShellWorld:
         where it could not: a fault hit one of them or what is between them, or j itself had to wait
         for another, whose message could not come."""
         other = self.nodes[j]
-        hits = [f for f in self.schedule.faults if f.start < until_s and self._over_s(f) > since_s - CAUSE_S]
-        if any(_hits(f, i, j) for f in hits):
+        faults = (f for f in self.schedule.faults if f.start < until_s and self._over_s(f) > since_s - CAUSE_S)
+        if any(_hits(f, i, j) for f in faults):
             return ""
         if (step_s := other.steps.get(round, math.inf)) < until_s - READ_S:
             return f"{j} had trained that round at {step_s:.3f} s, and nothing hit the two"
         newest = max((r for r, s in other.steps.items() if s <= since_s), default=None)
         if newest is None:  # it was not there yet
             return ""
-        if newest < round - 1 and hits:  # it catches up with what others did while it waited
-            return ""
+        if newest < round - 1:  # it catches up, if something broke since it was level with i, or came
+            passed = self.nodes[i].steps
+            level_s = max((s for r, s in other.steps.items() if s < passed.get(r + 1, 0.0)), default=self.began_s[j])
+            if any(f.start < until_s and self._over_s(f) > level_s - CAUSE_S for f in self.schedule.faults):
+                return ""
         # The round before this one, or an earlier one, in which it waited the longest meanwhile.
         spans = ((r, s, min(other.ends.get(r, until_s), until_s)) for r, s in other.steps.items() if r < round)
         behind, step_s, end_s = max(spans, key=lambda span: span[2] - max(span[1], since_s), default=(0, math.inf, 0.0))
