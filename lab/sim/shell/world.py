@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import math
 import posixpath
-import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -69,7 +68,6 @@ DISK_LOSES = frozenset(CRASHES) - {"crash", "power-cut"}  # so that what was wri
 KEPT_S = 10.0  # and as long as the disk was ill: from one checkpoint to the next, once it is well
 DIES_S = 2.0  # for which one must be away at least, until others hold it for dead
 READ_S = 0.3  # until a frame that has come to a machine is read by a process that runs
-_PLACE = re.compile(r"10\.0\.0\.(\d+)")
 LIE_S = 1.0  # between two lies of one who frames others: each is refuted, and news for all
 GONE = Status.SUSPECT, Status.DEAD, Status.LEFT
 SAID = 100  # of a trace's events: those of this kind are of records
@@ -580,9 +578,11 @@ class ShellWorld:
             self.violate("blame", i, f"it has not stood still: {text}")
         if name == "finished":
             board.leaves = True
-        place = _PLACE.search(text)  # of a connection that was refused, which may have hung; else of a message
-        if name == "refused" and (place is None or self._could_talk(i, int(place[1]) - 1, CAUSE_S)):
-            self.violate("refused", i, text)
+        if name == "refused":
+            address = str(fields.get("address", ""))  # of a connection, which may have hung; else it is a message
+            host = address.partition(":")[0].rpartition(".")[2]
+            if not host or self._could_talk(i, int(host) - 1, CAUSE_S):
+                self.violate("refused", i, text)
 
     def _false(self, board: Board, name: str, text: str, j: int, fields: Mapping[str, Value]) -> str:
         """Say why what a board says of another is false; "" where it is true."""
