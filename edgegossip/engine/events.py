@@ -200,7 +200,7 @@ class Log(NamedTuple):
 
     event: str
     text: str
-    fields: Mapping[str, str]
+    fields: Mapping[str, Any]
 
 
 class Finished(NamedTuple):

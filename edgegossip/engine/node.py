@@ -590,8 +590,9 @@ class NodeEngine:
                     self._effects.append(events.KeepState(self.algorithm.restorable(self.state)))
                 case RoundDone():
                     done = action
-                case base.Suspect(node, reason):
-                    self._log("suspect", f"went on without {node}: {reason}", peer=node)
+                case base.Suspect(node, reason, cause, round, waited_s):
+                    fields = {"cause": cause, "round": round, "waited_s": waited_s}
+                    self._log("suspect", f"went on without {node}: {reason}", peer=node, **fields)
                 case base.Adopted(node, round):
                     adopted = self._adopted = True
                     self._effects.append(events.ModelAdopted(node, round, self.state))
@@ -614,7 +615,7 @@ class NodeEngine:
         self._jumps -= told
         return told
 
-    def _log(self, event: str, text: str, **fields: str) -> None:
+    def _log(self, event: str, text: str, **fields: Any) -> None:
         self._effects.append(Log(event, text, fields or _NOTHING))
 
     def _fail(self, reason: str) -> None:
@@ -624,7 +625,7 @@ class NodeEngine:
 
 JUMPS = 32.0  # lines about rounds that were left out at once; then one each `Patience.announce_s`
 _WITHOUT_ROUND = (wire.Kind.STATE, wire.Kind.HELLO)  # kinds that tell a round rather than belong to one
-_NOTHING: Mapping[str, str] = MappingProxyType({})
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def _round_of(data: events.Data) -> Round:

@@ -434,11 +434,11 @@ class RoundQuarantine:
 class Reputation:
     """Chooses whose updates are asked for, and says who is left out and who takes part again.
 
-    `say(event, text, board)` hears of it. `last_reason` is that of the last refusal, with the
-    board's name."""
+    `log(event, text, peer=board, ...)` hears of it. `last_reason` is that of the last refusal, with
+    the board's name."""
 
-    def __init__(self, say: Callable[[str, str, NodeId], None]) -> None:
-        self._say, self._left_out = say, RoundQuarantine()
+    def __init__(self, log: Callable[..., None]) -> None:
+        self._log, self._left_out = log, RoundQuarantine()
         self._bad: dict[NodeId, str] = {}  # whose update of this round was refused, and why
         self._sentenced: dict[NodeId, str] = {}  # to be left out from the next round on, and what is said then
         self._out: set[NodeId] = set()  # of whom that has been said
@@ -462,16 +462,16 @@ class Reputation:
             words = self._sentenced.pop(name, "")
             if name in back and name in self._out:
                 self._out.discard(name)
-                self._say("readmitted", f"{name} takes part again", name)
+                self._log("readmitted", f"{name} takes part again", peer=name)
             elif name not in back and words:
                 self._out.add(name)
-                self._say("quarantine", words, name)
+                self._log("quarantine", words, peer=name)
 
     def refused(self, name: NodeId, reason: str) -> None:
         """Take note that the update of this board is of no use."""
         self.last_reason = f"{name}: {reason}"
         self._bad[name] = reason
-        self._say("refused", f"refused the update of {name}: {reason}", name)
+        self._log("refused", f"refused the update of {name}: {reason}", peer=name, what="update", cause=reason)
 
     def judge(self, round: Round, used: Sequence[NodeId]) -> None:
         """End a round: who was refused again and again is left out.

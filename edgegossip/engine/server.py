@@ -47,6 +47,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from edgegossip import codecs
 from edgegossip.engine.combine import Combiner
@@ -631,7 +632,7 @@ class ServerEngine:
             replaced = self._boards.admit(address, name)
         except PeerError as error:
             self._boards.refuse(address)
-            self._log("refused", f"refused a board: {error}")
+            self._log("refused", f"refused a board: {error}", what="board")
             self._ask({address: Bye(str(error), failed=True)}, "bye")
             return
         if replaced is not None:
@@ -657,11 +658,11 @@ class ServerEngine:
         self._boards.refuse(address)
         if self._phase == self._gathering and name in self._boards.not_joined():
             self._absent_from_start(name, problem)
-        self._log("refused", f"{name} cannot take part: {problem}", peer=name)
+        self._log("refused", f"{name} cannot take part: {problem}", peer=name, what="data")
 
     def _dismiss(self, name: NodeId, problem: str) -> None:
         """Go on without a board that has joined and does not fit, and tell it why."""
-        self._log("refused", f"{name} cannot take part: {problem}", peer=name)
+        self._log("refused", f"{name} cannot take part: {problem}", peer=name, what="data")
         board = self._boards.by_name(name)
         if self._boards.ended(name, problem) and board is not None:
             self._down(name, problem)
@@ -684,7 +685,8 @@ class ServerEngine:
                 self._forget([sent.number])
                 member.overdue += 1
                 reason = f"it is alive, and its answer has not come for {patience_s:g} s; it is asked again"
-                self._log("refused", f"{sent.what}: gave up on {sent.name}: {reason}", peer=sent.name)
+                text = f"{sent.what}: gave up on {sent.name}: {reason}"
+                self._log("refused", text, peer=sent.name, what="silence", waited_s=patience_s)
 
     def _check_enough(self) -> None:
         """Raise RunError when too few boards are left, and have been for too long."""
@@ -745,7 +747,7 @@ class ServerEngine:
             self._log("waiting", text, missing=missing)
         self._wake(self._wait.announced_s + ANNOUNCE_S)
 
-    def _log(self, event: str, text: str, **fields: str) -> None:
+    def _log(self, event: str, text: str, **fields: Any) -> None:
         self._effects.append(Log(event, text, fields))
 
     def _on_better(self, model: Vec, rounds: Round, merit: float) -> None:

@@ -204,7 +204,7 @@ class Evaluations:
         faults = tuple(faults)
         why = "; ".join(f"{name}: {reason}" for name, reason in faults)
         text = f"the model after round {step} is not evaluated ({why})"
-        self._log("not-evaluated", text, missing=",".join(name for name, _ in faults))
+        self._log("not-evaluated", text, missing=",".join(name for name, _ in faults), round=step)
 
     def found(self, metrics: Metrics) -> None:
         """Take the coordinator's own evaluation, of the model that is wanted."""
@@ -253,7 +253,7 @@ class Evaluations:
         refused = self._examples.refused(claims)
         self._examples.used({name: claim for name, claim in claims.items() if name not in refused})
         for name, why in refused.items():
-            self._log("refused", f"refused the evaluation of {name}: {why}", peer=name)
+            self._log("refused", f"refused the evaluation of {name}: {why}", peer=name, what="evaluation")
         used = [metrics for name, metrics in sorted(found.items()) if name not in refused]
         if used:
             self.record(step, Metrics.over(used))

@@ -300,7 +300,7 @@ class Log:
 
     event: str
     text: str
-    fields: Mapping[str, str]
+    fields: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

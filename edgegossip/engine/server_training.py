@@ -64,7 +64,7 @@ class Training:
         self._downlink = Downlink(plan.layout, plan.run_id, plan.downlink)
         self._levels = ServerLevels.of(plan.codec)
         self._losses, self._examples = Losses(), ExampleClaims[NodeId]()
-        self._reputation = Reputation(lambda event, text, name: log(event, text, peer=name))
+        self._reputation = Reputation(log)
         self.evaluations = Evaluations(plan, self._losses, log, record, self._found_better)
         self._records = BoardRecords(plan.layout, record) if plan.records_boards else None
         self._holds: dict[NodeId, tuple[Address, Round]] = {}  # the model that a board answered last, and from where
@@ -222,7 +222,7 @@ class Training:
             self._reputation.refused(name, reason)
         shares = [share for share in shares if share.name not in made.refused]
         if made.why:
-            self._log("refused", f"round {self.round} changes nothing: {made.why}")
+            self._log("refused", f"round {self.round} changes nothing: {made.why}", what="round")
             shares = []
         self._reputation.judge(self.round, [share.name for share in shares])
         self._examples.used({share.name: share.weight for share in shares})
@@ -254,14 +254,14 @@ class Training:
             if isinstance(answer, BoardAnswer):
                 self.evaluations.answered(name, answer.evaluation)
         except PeerError as error:
-            self._log("refused", f"refused a late answer of {name}: {error}", peer=name)
+            self._log("refused", f"refused a late answer of {name}: {error}", peer=name, what="late answer")
 
     def take_profile(self, name: NodeId, answer: Answer) -> None:
         """Take the profile of a board's earlier round, with an answer or its goodbye."""
         if self._records is None or not isinstance(answer, BoardAnswer):
             return
         if problem := self._records.answered(name, answer.profile):
-            self._log("refused", f"refused the profile of {name}: {problem}", peer=name)
+            self._log("refused", f"refused the profile of {name}: {problem}", peer=name, what="profile")
 
     def end_records(self) -> None:
         """Write records of boards that have waited for a profile; name those whose data the model

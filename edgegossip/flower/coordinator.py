@@ -594,7 +594,7 @@ class Driver:
             del self._pending[message_id]
             self._link.forget(message_id)
 
-    def _log(self, event: str, text: str, fields: Mapping[str, str]) -> None:
+    def _log(self, event: str, text: str, fields: Mapping[str, Any]) -> None:
         if event == "started":
             self._sink.event(COORDINATOR, event, text, **fields, unix_s=time.time())
             self._clock.finish_round()  # what came before belongs to no round

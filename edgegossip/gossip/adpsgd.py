@@ -221,8 +221,9 @@ class AdPsgd(GossipAlgorithm[State]):
             return s, []
         if s.repeats < self.repeats:
             return replace(s, repeats=s.repeats + 1), self._ask(s, s.waiting)
-        reason = f"no answer to the model of round {s.begun[s.waiting].frame.round} within {s.view.deadline_s:g} s"
-        suspect = Suspect(s.view.members[s.waiting], reason)
+        round, waited_s = s.begun[s.waiting].frame.round, s.view.deadline_s
+        reason = f"no answer to the model of round {round} within {waited_s:g} s"
+        suspect = Suspect(s.view.members[s.waiting], reason, "answer", round, waited_s)
         s = _relied(s, s.waiting, s.reliance.get(s.waiting, Reliance()).miss())
         s, actions = self._go_on(replace(s, waiting=None))
         return s, [suspect, *actions]

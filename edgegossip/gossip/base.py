@@ -146,10 +146,13 @@ class RoundDone:
 @dataclass(frozen=True, slots=True)
 class Suspect:
     """Note that the algorithm went on without `node`. The driver decides whether that node is
-    gone."""
+    gone. `cause` is one of deadline, quorum, answer, refused."""
 
     node: NodeId
     reason: str
+    cause: str
+    round: Round
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ half-way leaves the caller with the state that it had."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -201,18 +201,23 @@ class Synchronous(Sessions):
 
     @override
     def tick(self, s: State, now_s: float) -> Outcome:
-        """Go on without whoever is missing: the deadline of the round has passed."""
+        """Go on without whoever is missing, as the deadline of the round has passed, and suspect
+        them; not those whose message was lost, as a later one shows that they are there, and it may
+        be we who were not."""
         missing = self._missing(s)
         if s.stepped is None or not missing:
             return s, []
         if s.stepped.waits_s is not None:  # they are suspected already
             return self._finish(s)
-        waited = f"{self.linger_s:g} s after the others" if s.lingering else f"{s.view.deadline_s:g} s"
+        cause, waited_s = ("quorum", self.linger_s) if s.lingering else ("deadline", s.view.deadline_s)
+        reason = f"no message of round {s.round} within {waited_s:g} s" + " after the others" * s.lingering
+        suspects = [Suspect(s.view.members[j], reason, cause, s.round, waited_s) for j in missing]
         if not s.lingering:
             known = {j: s.reliance.get(j, Reliance()) for j in missing}
             less = {j: one.miss() for j, one in known.items() if not one.catches_up(s.round)}
             s = replace(s, reliance={**s.reliance, **less})
-        return self._finish(s, missing, f"no message of round {s.round} within {waited}")
+        s, actions = self._finish(s)
+        return s, [*suspects, *actions]
 
     @override
     def membership(self, s: State, view: NodeView) -> Outcome:
@@ -325,12 +330,10 @@ class Synchronous(Sessions):
             return s, []
         return replace(s, lingering=True), [SetTimer(min(self.linger_s, s.view.deadline_s))]
 
-    def _finish(self, s: State, without: Iterable[int] = (), why: str = "") -> Outcome:
+    def _finish(self, s: State) -> Outcome:
         """Mix with all of whom there is news, those that are down by now included, and begin the
-        next round. Those whom it goes on `without` are suspected; not those whose message was lost,
-        as a later one shows that they are there, and it may be we who were not."""
+        next round."""
         assert s.stepped is not None
-        suspects = [Suspect(s.view.members[j], why) for j in without]
         oldest, in_, phase = s.round - self.staleness, s.in_, self._phase(s, s.round)
         fresh = [
             j for j in s.ctx.neighbours.in_ if j not in s.refused and in_.get((j, phase), NO_IN_EDGE).round >= oldest
@@ -340,7 +343,7 @@ class Synchronous(Sessions):
         distances = {s.view.members[j]: far for j, far in spread.by_neighbour.items()}
         done = RoundDone(s.round, spread.distance, error, distances, len(fresh))
         s, actions = self._enter(s, s.round + 1, math_)
-        return s, [*suspects, Checkpoint(), done, *actions]
+        return s, [Checkpoint(), done, *actions]
 
     def _enter(self, s: State, round: Round, math_: Any) -> Outcome:
         """Begin a round: take in what came before it, and answer what the last round had no answer
@@ -495,7 +498,9 @@ class Synchronous(Sessions):
             math_ = self.scheme.take(s.math, sender, frame, s.ctx)
         except PeerError as error:
             reason = f"message of round {frame.round} refused: {error}"
-            return replace(s, refused=s.refused | {sender}), [Suspect(s.view.members[sender], reason)]
+            return replace(s, refused=s.refused | {sender}), [
+                Suspect(s.view.members[sender], reason, "refused", frame.round)
+            ]
         edge = edge.advanced(frame.round) if self.scheme.streams else edge.received(frame.round)
         return s.with_in(key, edge, math=math_), []
 

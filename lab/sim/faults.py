@@ -202,10 +202,11 @@ SERVER_KINDS: Mapping[str, Kind] = MappingProxyType(  # of server runs: nodes ar
 # Of whole boards alone, whose members talk of each other, and whose disks are as others are.
 FRAMING = Kind("byzantine-framing", "node", "it tells others that a third one is gone", share=0.2)
 FAILING_DISK = Kind("failing-disk", "node", "its disk has errors at each write, for a while")
-OF_BOARDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in (FRAMING, FAILING_DISK)})
+POWER_CUT = Kind("power-cut", "node", "it loses power: its disk has what was synced, and of the rest what it likes")
+OF_BOARDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in (FRAMING, FAILING_DISK, POWER_CUT)})
 EVERY_KIND: Mapping[str, Kind] = MappingProxyType({**SERVER_KINDS, **KINDS, **OF_BOARDS})
 BYZANTINE = frozenset(k for k in EVERY_KIND if k.startswith("byzantine"))
-CRASHES = ("crash", "old-checkpoint", "empty-disk", "torn-write", "lost-write", "newcomer")
+CRASHES = ("crash", "old-checkpoint", "empty-disk", "torn-write", "lost-write", "newcomer", "power-cut")
 FLOOD = "byzantine-flood"
 LONG, PAUSE_S = 0.3, (4.0, 12.0)  # share of pauses that last beyond deadlines
 FEW = 5  # nodes, up to which nobody is ahead of another for many rounds

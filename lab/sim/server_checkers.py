@@ -246,7 +246,7 @@ class Ledger:
         self._reference: tuple[Round, Vec] | None = None
         self._corrections: dict[NodeId, Vec] = {}  # of this round
         self._suspensions: dict[NodeId, Suspension] = {}
-        self._refused: dict[NodeId, str] = {}  # in this round
+        self._refused: set[NodeId] = set()  # in this round
         self._joining: list[tuple[NodeId, Note]] = []  # names that strangers have just said
         self._data: dict[NodeId, str] = {}  # of boards that joined
         self._before: str | None = None  # data of those that had joined an earlier process
@@ -408,10 +408,10 @@ class Ledger:
                 self._gathering, self._mark_s = False, now_s
             case "refused":
                 self._mark_s = now_s
-                self._check_refusal(log.text, name)
+                self._check_refusal(log, name)
             case "not-evaluated":
-                if found := re.search(r"after round (\d+)", log.text):
-                    self._not_evaluated.add(int(found[1]))
+                if "round" in log.fields:
+                    self._not_evaluated.add(log.fields["round"])
         few = len(self.up) + (len(self._not_joined()) if self._gathering else 0) < self._least
         self._short_s = None if not few else now_s if self._short_s is None else self._short_s
 
@@ -472,30 +472,32 @@ class Ledger:
             return
         self._violate("agreement", name, "is refused, though its data are those of the others")
 
-    def _check_refusal(self, text: str, name: NodeId) -> None:
-        self.looked |= {"patience"} if "gave up on" in text else {"refused", "accepted"}
-        if found := re.match(r"refused the update of (\S+): (.*)", text):
-            self._refused[found[1]] = found[2]
+    def _check_refusal(self, log: Log, name: NodeId) -> None:
+        text, what = log.text, log.fields["what"]
+        self.looked |= {"patience"} if what == "silence" else {"refused", "accepted"}
+        if what == "update":
+            self._refused.add(name)
             lie = ""
-            if self._asking is not None and found[1] in self._asking.answers:
-                lie = self._asking.answers[found[1]][1].lie
-            relative = self.lied and re.search("times as (many|long)|not be finite|out of all proportion", found[2])
+            if self._asking is not None and name in self._asking.answers:
+                lie = self._asking.answers[name][1].lie
+            # Where this is reworded, honest updates seem to be refused: it does not go unseen.
+            relative = self.lied and re.search("times as (many|long)|not be finite|out of all proportion", text)
             if not lie and not relative:
-                self._violate("refused", name, f"refused an honest update: {found[2]}")
-        elif "cannot take part" in text:
+                self._violate("refused", name, f"refused an honest update: {text}")
+        elif what == "data":
             self._check_unfit(name)
-        elif re.match("refused a board", text):
+        elif what == "board":
             if all(not note.lie for _, note in self._joining):
                 self._violate("refused", None, f"an honest board may not join: {text}")
             self._ignored.update(note.node for _, note in self._joining if note.lie)
-        elif "gave up on" in text:
+        elif what == "silence":
             self._given_up[name] = self._given_up.get(name, 0) + 1
             before = self._gave_up_s.get(name, 0.0)
-            waited_s = float(re.search(r"has not come for ([0-9.e+]+) s", text)[1])  # type: ignore[index]
+            waited_s = log.fields["waited_s"]
             if self._unanswered.get(name) and waited_s < min(2 * before, PATIENCE[0] * self._plan.deadline_s * 2**6):
                 self._violate("patience", name, f"is given up after {waited_s:g} s, and before after {before:g} s")
             self._gave_up_s[name], self._unanswered[name] = waited_s, True
-        elif re.match("refused (the profile|a late answer)", text) and not (self.lied or text.endswith(AWAY)):
+        elif what in ("profile", "late answer") and not (self.lied or text.endswith(AWAY)):
             self._violate("refused", name, text)  # AWAY is no board's own answer
 
     def _check_presence(self, now_s: float) -> None:
@@ -594,7 +596,7 @@ class Ledger:
             self._check_choice("evaluation", sorted(asked), evaluate)
         self._check_frames(frames, {name: q.address for name, q in asked.items()})
         self._asking = OpenRound(now_s, {q.number: q.name for q in questions})
-        self._refused, self._mark_s = {}, now_s
+        self._refused, self._mark_s = set(), now_s
 
     def _check_choice(self, what: str, among: list[NodeId], chosen: Collection[NodeId]) -> None:
         """Check that nobody is chosen more often than others."""
@@ -739,7 +741,7 @@ class Ledger:
             n: a.frame for n, (a, _) in asking.answers.items() if isinstance(a, BoardAnswer) and n not in self._refused
         }
         away = {n for n, (a, _) in asking.answers.items() if isinstance(a, Failure) and a.away}
-        left = set(asking.answers) - set(self._refused) - away
+        left = set(asking.answers) - self._refused - away
         if set(ended.used) != left or len(ended.used) != len(left) or set(good) != left:
             self._violate("used", None, f"round {round} is made of {list(ended.used)}, not of {sorted(left)}")
             return
@@ -750,7 +752,7 @@ class Ledger:
             return
         self._holds = {n: (note.node, round) for n, (a, note) in asking.answers.items() if isinstance(a, BoardAnswer)}
         self._next({n: s for n, s in shares.items() if s is not None}, ended.model)
-        for name in self._refused if ended.used else ():
+        for name in sorted(self._refused) if ended.used else ():
             self._suspend(name, round)
         for name in ended.used:
             self._suspension(name).in_a_row = 0

@@ -9,7 +9,6 @@ no longer than it may. Fairness: nobody is never heard, or never asked."""
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -29,7 +28,7 @@ from lab.sim.schedule import Schedule
 FREE = 2
 ROUNDING_S = 1e-6  # of a node's own clock, which may be far from the virtual one
 LATE_S = 1.0  # after which somebody should have noticed
-_SILENT = re.compile(r"no message of round (\d+) within ([0-9.e+]+) s( after)?")
+_SILENT = "deadline", "quorum"  # causes of a suspicion: no message of a round came
 
 Check = Callable[[str, int | None, str | None], None]
 
@@ -190,11 +189,11 @@ class Witness:
         if line.event == "waiting" and node.engine.stage is Stage.EXCHANGING:
             down = node.engine.down.intersection(line.fields["missing"].split(","))
             self._check("blame", node.index, f"waits for {sorted(down)}, who are gone: {line.text}" if down else None)
-        elif line.event == "suspect" and (silent := _SILENT.search(line.text)) and not silent[3]:
+        elif line.event == "suspect" and line.fields["cause"] == "deadline":
             costs = self._seen[node.index].patience.setdefault(node.view.members.index(line.fields["peer"]), Patience())
             text = f"waited though that neighbour has cost {costs.deadlines} deadlines, and sent {costs.sent} messages since"
             self._check("patience", node.index, f"{text}: {line.text}" if costs.ended else None)
-            if costs.deadlines < FREE or costs.newest - costs.began < int(silent[1]) - costs.newest:
+            if costs.deadlines < FREE or costs.newest - costs.began < line.fields["round"] - costs.newest:
                 costs.deadlines, costs.sent = costs.deadlines + 1, 0
         if line.event == "suspect" and not lies:
             early = "blames a neighbour before anything broke" if now_s < self.broken_s else ""
@@ -205,9 +204,9 @@ class Witness:
         """Say why what it says of a neighbour is false; "" where it is true."""
         seen = self._seen[node.index]
         rounds = seen.newest.get(node.view.members.index(line.fields["peer"]), set())
-        if silent := _SILENT.search(line.text):
-            round, waited_s = int(silent[1]), node.own_s - seen.stepped_s
-            if waited_s < min(float(silent[2]), self._deadline_s) - 1e-3:
+        if line.fields["cause"] in _SILENT:
+            round, waited_s = line.fields["round"], node.own_s - seen.stepped_s
+            if waited_s < min(line.fields["waited_s"], self._deadline_s) - 1e-3:
                 return f"it has waited for {waited_s:.3f} s"
             news = rounds & set(range(round - self._staleness, round + 1))
             return f"it has taken in its message of round {max(news)}" if news else ""

@@ -13,7 +13,7 @@ from edgegossip import frame as wire
 from edgegossip.engine.plausible import Reputation
 from edgegossip.engine.server_events import BoardAnswer
 from edgegossip.frame import Aux
-from edgegossip.types import DecodeError, Metrics, NodeId
+from edgegossip.types import DecodeError, Metrics
 from tests.engine import toy
 from tests.engine.fleet import Run, garbage, with_frame
 
@@ -147,10 +147,7 @@ def test_nobody_is_said_to_be_left_out_who_is_asked_since_too_few_others_are_the
 def test_a_board_that_is_left_out_takes_part_again_where_it_is_needed() -> None:
     said: list[tuple[str, str]] = []
 
-    def say(event: str, text: str, board: NodeId) -> None:
-        said.append((event, text))
-
-    reputation = Reputation(say)
+    reputation = Reputation(lambda event, text, **_fields: said.append((event, text)))
     three, two = ["a", "b", "c"], ["a", "c"]
     for round in range(2):
         assert reputation.trusted(three, round, 2) == three

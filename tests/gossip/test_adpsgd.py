@@ -259,7 +259,7 @@ def test_suspects_are_named_with_the_reason() -> None:
     actions = net.step(0)
     assert actions[2].after_s == DEADLINE_S
     actions = net.tick(0)
-    assert actions == [Suspect("board-1", "no answer to the model of round 0 within 5 s")]
+    assert actions == [Suspect("board-1", "no answer to the model of round 0 within 5 s", "answer", 0, 5.0)]
     assert net.tick(0) == []
 
 

@@ -27,7 +27,7 @@ def test_past_the_deadline_the_missing_weight_stays_with_the_node(make_fleet: An
     fleet.step_all()
     fleet.hand(0, next(m for to, m in fleet.mail if to == 0 and m.sender == "board-1"))
     actions = fleet.tick(0)
-    assert actions[0] == Suspect("board-3", "no message of round 0 within 5 s")
+    assert actions[0] == Suspect("board-3", "no message of round 0 within 5 s", "deadline", 0, 5.0)
     assert kinds(actions) == [Suspect, Checkpoint, RoundDone]
     x = fleet.start.astype(np.float64)
     np.testing.assert_allclose(fleet.algorithm.model(fleet.states[0]), x[0] * 2 / 3 + x[1] / 3, rtol=0, atol=1e-6)

@@ -41,7 +41,8 @@ def test_a_quorum_shortens_the_wait_of_each_round(make_fleet: Any, restarts: boo
             fleet.restart(0, fleet.states[0])
         else:
             actions = fleet.tick(0)
-            assert actions[0] == Suspect(mail[2].sender, f"no message of round {round} within 0.5 s after the others")
+            reason = f"no message of round {round} within 0.5 s after the others"
+            assert actions[0] == Suspect(mail[2].sender, reason, "quorum", round, 0.5)
             assert any(isinstance(a, RoundDone) for a in actions)
         fleet.deliver_all()
 

@@ -246,7 +246,7 @@ MUTANTS = (
         "another-neighbour-blamed",
         "all neighbours are said to be silent, those that were heard as well",
         ("dpsgd", "deep-squeeze"),
-        (Edit(SYNCHRONOUS + "tick", "Call _finish 1", "$0($1, $1.ctx.awaited, $3)"),),
+        (Edit(SYNCHRONOUS + "tick", "ListComp Suspect", "[$0 for j in s.ctx.awaited]"),),
         {"faults": "all,loss=0.3"},
     ),
     Mutant(

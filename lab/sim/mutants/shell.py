@@ -6,6 +6,7 @@ from __future__ import annotations
 from lab.sim.mutants.mutant import Edit, Mutant
 
 WRITER = "edgegossip.checkpoint.writer:Writer."
+STORE = "edgegossip.checkpoint.store:Store."
 EDGE = "edgegossip.mesh.outbound:OutgoingEdge."
 QUEUE = "edgegossip.mesh.outbound:FrameQueue."
 DETECTOR = "edgegossip.mesh.membership.detector:Detector."
@@ -58,9 +59,9 @@ MUTANTS = (
     ),
     Mutant(
         "shell-tries-as-often-as-ever",
-        "who cannot be reached is tried again at once",
+        "who cannot be reached is tried every 0.3 s",
         PLAIN,
-        (Edit(EDGE + "_run", "Call min 0", "0.01"),),
+        (Edit(EDGE + "_run", "Call min 0", "0.3"),),
         options("crash@3-30:1"),
     ),
     Mutant(
@@ -103,6 +104,34 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "shell-nobody-ever-dead",
+        "a suspicion never ends",
+        PLAIN,
+        (Edit(DETECTOR + "_suspicion_ends_s", "BinOp _suspected_s", "1e9"),),
+        options("crash@3-40:1", nodes=4),
+    ),
+    Mutant(
+        "shell-written-without-sync",
+        "a checkpoint is not synced",
+        PLAIN,
+        (Edit(STORE + "_write", "stmt sync", "pass"),),
+        options("power-cut@6-8:1"),
+    ),
+    Mutant(
+        "shell-folder-not-synced",
+        "the name of a checkpoint is not synced",
+        PLAIN,
+        (Edit(STORE + "_save", "stmt sync_folder", "pass"),),
+        options("power-cut@6-8:1"),
+    ),
+    Mutant(
+        "shell-impatient-for-a-while",
+        "in one round neighbours have no time to send, while a board elsewhere is away",
+        ("choco-sgd",),
+        (Edit("edgegossip.gossip.rounds:Synchronous.step", "Call SetTimer", "$0(0.01 if s.round == 12 else $1)"),),
+        options("crash@3-20:2", nodes=4),
+    ),
+    Mutant(
         "shell-no-refutation",
         "who is suspected says nothing",
         PLAIN,
@@ -125,13 +154,6 @@ MUTANTS = (
             Edit(NODE + "_stood_still", "stmt 0", "return"),
         ),
         options("pause@2.5-9:1"),
-    ),
-    Mutant(
-        "shell-deadline-not-heeded",
-        "the deadline of a round passes and nothing happens",
-        PLAIN,
-        (Edit(ENGINE + "_fired", "stmt algorithm", "pass"),),
-        options("pause@3-15:1"),
     ),
     Mutant(
         "shell-last-round-refused",

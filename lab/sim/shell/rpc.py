@@ -185,14 +185,14 @@ class Channel(Endpoint):
             else:
                 call.end(rest[1], rest[2])
 
-    async def connected(self) -> None:
-        """Wait until the other end is there. Raises AioRpcError."""
+    async def connected(self, method: str) -> None:
+        """Wait until the other end is there, for a call. Raises AioRpcError."""
         if self.closed:
             raise _error(UNAVAILABLE, self.closed)
         if self._open is None:
             self._open = asyncio.get_running_loop().create_future()
             self.pipe_to(lambda *message: self.stack.of(self.there).connection(self, *message))
-            self.stack.heard(self.there, "connect")
+            self.stack.heard(self.there, "connect", method)
             self.send("connect")
         await asyncio.shield(self._open)
 
@@ -250,7 +250,7 @@ class Call:
     async def _begin(self) -> None:
         if self._status is not None or self._cancelled:
             raise asyncio.InvalidStateError("RPC already finished.")
-        await self._channel.connected()
+        await self._channel.connected(self._method)
         if not self._begun:
             self._begun = True
             self._channel.send("call", self._number, self._method)

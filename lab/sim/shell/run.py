@@ -37,7 +37,7 @@ SHELL_RULES = {
     "kept": "what was finished longer ago than the slack is on the disk, and there when the board comes again",
     "blame": "who is said to be silent or dead is, as is a disk; who says that it stood still did, and who did says so",
     "shut-out": "nobody is shut out for good",
-    "noticed": "who is gone for long is known to be, and who is another process",
+    "noticed": "who is gone for long is known to be, by all members, and who is another process",
     "delivered": "what is sent comes, or is said to be lost",
     "rarer": "who does not answer is tried ever more rarely",
     "refused": "no honest board is refused",

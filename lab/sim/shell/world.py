@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import math
 import posixpath
-import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -30,10 +29,11 @@ from edgegossip.checkpoint.format import Stored
 from edgegossip.engine.node import Stage
 from edgegossip.memory import Spool
 from edgegossip.mesh._proto import membership_pb2 as pb
+from edgegossip.mesh.base import MeshLimits
 from edgegossip.mesh.membership import wire as membership
 from edgegossip.mesh.membership.manifest import parse as parse_manifest
 from edgegossip.mesh.membership.protocol import Status
-from edgegossip.mesh.wire import ChunkView, parse_request
+from edgegossip.mesh.wire import METHOD, ChunkView, parse_request
 from edgegossip.node.bootstrap import JoinedRun, found
 from edgegossip.node.gossip_node import LATE_S, GossipNode, Model
 from edgegossip.node.members import open_member
@@ -58,19 +58,16 @@ from lab.sim.witness import scheme_of
 from lab.sim.world import COMPUTE_S, LOAD_S
 
 FOLDER = Path("/checkpoint")
+LIMITS = MeshLimits()
 AGAIN_S, ASK_S = 1.0, 5.0  # between two looks for a member to join through, and for its answer
 SETTLE_S = 20.0  # after the last fault, until all is as if nothing had been
 BEGINS_S = 200.0  # that a board may take to begin its rounds: it waits two minutes for neighbours that are gone
 CAUSE_S = 15.0  # after a fault, until nobody can blame anybody for it any more
-NOTICED_S = 15.0  # and a deadline, until everybody knows who is gone
-DISK_LOSES = frozenset(CRASHES) - {"crash"}  # so that what was written may not be there
+NOTICED_S = 15.0  # until the members know who is gone, and neighbours, who may wait for a deadline more
+DISK_LOSES = frozenset(CRASHES) - {"crash", "power-cut"}  # so that what was written may not be there
 KEPT_S = 10.0  # and as long as the disk was ill: from one checkpoint to the next, once it is well
 DIES_S = 2.0  # for which one must be away at least, until others hold it for dead
-TRIES_S, TRIES = 10.0, 60  # the most attempts to reach somebody in so long
 READ_S = 0.3  # until a frame that has come to a machine is read by a process that runs
-_LOST = re.compile(r"its message of round (\d+) was lost")
-_SILENT = re.compile(r"no message of round (\d+) within")
-_PLACE = re.compile(r"10\.0\.0\.(\d+)")
 LIE_S = 1.0  # between two lies of one who frames others: each is refuted, and news for all
 GONE = Status.SUSPECT, Status.DEAD, Status.LEFT
 SAID = 100  # of a trace's events: those of this kind are of records
@@ -98,14 +95,22 @@ def recipe_of(schedule: Schedule, rounds: Round) -> Recipe:
 class Disk(StoredDisk):
     """Has a board's checkpoints: files in memory, on a disk that may be slow or full, or fail."""
 
-    def __init__(self) -> None:
+    def __init__(self, random: Random) -> None:
         super().__init__()
+        self._random = random
         self.broke = False  # since it took a checkpoint last
         self.durable, self.kept_s = 0, 0.0  # the round that its newest checkpoint goes on with, and when that came
 
     @override
     def read(self) -> None:
         return None  # the board itself looks
+
+    @override
+    def crash(self, kind: str, depth: int) -> bool:
+        if kind != "power-cut":
+            return super().crash(kind, depth)
+        self.device = self.device.after_power_cut(self._random)
+        return True
 
     def of(self, process: Process) -> Any:
         """Return the files as this process finds them."""
@@ -149,8 +154,9 @@ class Meters(NodeMeters):
 class Trains(Workload):
     """Trains in miniature, and takes its time."""
 
-    def __init__(self, training: Training, index: int, process: Process, compute_s: Callable[[], float]) -> None:
-        self._training, self._index, self._process, self._compute_s = training, index, process, compute_s
+    def __init__(self, training: Training, board: Board, process: Process, compute_s: Callable[[], float]) -> None:
+        self._training, self._index, self._process, self._compute_s = training, board.index, process, compute_s
+        self._steps = board.steps
         self._layout = layout_of(training.starts[0].size)
 
     @property
@@ -165,6 +171,7 @@ class Trains(Workload):
     @override
     def local_update(self, x: Vec, round: Round, correction: Vec | None = None) -> LocalUpdate:
         self._process.sleep(self._compute_s())
+        self._steps[round] = self._process.now()
         return self._training.update(self._index, x, False, correction)
 
     @override
@@ -193,11 +200,13 @@ class Board(Sink):
 
     def __init__(self, world: ShellWorld, index: int) -> None:
         self.world, self.index, self.name = world, index, world.members[index]
-        self.disk = Disk()
+        self.disk = Disk(of(world.schedule.seed, f"disk/{index}"))
         self.up = self.paused = False
         self.process = 0  # counts boots
         self.done: Round = -1  # the last round that it reported
         self.reports: list[tuple[Round, float]] = []  # of its life so far: rounds, and when
+        self.steps: dict[Round, float] = {}  # of this process: when it had trained a round, and sends it
+        self.ends: dict[Round, float] = {}  # and when it reported it
         self.alive: Process | None = None
         self.stack: Stack | None = None
         self.node: GossipNode | None = None
@@ -205,14 +214,15 @@ class Board(Sink):
         self.resumed_s, self.gone_s = -math.inf, math.inf  # when it went on; since when no process is here
         self.died_s = math.inf  # when the process before this one did
         self.heard_of_s: dict[int, float] = {}  # when it last said that another is there, or gone
-        self.dead: set[int] = set()  # whom the members hold for dead, as it says
+        self.here: set[int] = set()  # who the members hold for here, as it says
+        self.dead: set[int] = set()  # and for dead
         self.came: dict[tuple[int, Round], float] = {}  # (sender, round): when such a frame was here first
         self.rows: dict[int, pb.Row] = {}  # what it last told of each member
         self.lies, self.lied_s = 0, -math.inf
         self.loses = False  # a disk that was broken took along what was finished
         self.waited, self.paused_s = False, math.inf  # when it stood still, and since when
         self.says_until_s = math.inf  # by then it says that it stood still
-        self.tried: dict[int, list[float]] = {}  # when it began to connect to another
+        self.tried: dict[int, tuple[int, float]] = {}  # how often in a row it tried to reach another, and when last
         self.flying: dict[int, float] = {}  # frames that it sent, and since when nobody has said that they came
 
     @property
@@ -228,11 +238,13 @@ class Board(Sink):
         self.up, self.paused, self.leaves, self.node = True, False, False, None
         self.process += 1
         self.died_s, self.gone_s = self.gone_s, math.inf
+        self.steps, self.ends = {}, {}
         self.came.clear()
         self.heard_of_s.clear()
         self.tried.clear()
         self.flying.clear()
         self.says_until_s = math.inf
+        self.here.clear()
         self.dead.clear()
         seed = Random(f"{world.schedule.seed}/process/{self.index}/{self.process}")
         self.alive = Process(world.clock, seed, self._crashed)
@@ -269,6 +281,7 @@ class Board(Sink):
             self.heard_of_s[j] = now_s
         if event.startswith("member-"):
             (self.dead.add if event == "member-dead" else self.dead.discard)(j)
+            (self.here.add if event == "member-here" else self.here.discard)(j)
 
     def _crashed(self, error: BaseException) -> None:
         self.world.violate("crash", self.index, f"{type(error).__name__}: {error}")
@@ -322,9 +335,7 @@ class Board(Sink):
         world, process = self.world, self.alive
         assert process is not None
         process.sleep(world.load_s[self.index])
-        workload = Trains(
-            world.training, self.index, process, lambda: world.compute_s[self.index] * world.slow[self.index]
-        )
+        workload = Trains(world.training, self, process, lambda: world.compute_s[self.index] * world.slow[self.index])
         view = replace(make_view(spec, workload.layout), boot=process.random.getrandbits(48))
         files = self.disk.of(process)
         checkpointer = Checkpointer(spec, view, workload, FOLDER, self, files, process)
@@ -398,10 +409,8 @@ class Board(Sink):
 
     def _heard(self, sender: int, kind: str, *rest: Any) -> None:
         now = self.world.clock.now
-        if kind == "connect":  # to another
-            tried = self.tried[sender] = [s for s in self.tried.get(sender, []) if s > now - TRIES_S] + [now]
-            if len(tried) > TRIES:
-                self.world.violate("rarer", self.index, f"tries to reach {sender} {len(tried)} times in {TRIES_S:g} s")
+        if kind == "connect" and rest[0] == METHOD:  # to another, for its frames
+            self._tries(sender, now)
         if kind == "close":  # what came just before, or was not read yet, may be lost with the connection
             read_s = (self.paused_s if self.paused else now) - READ_S
             self.came = {key: s for key, s in self.came.items() if key[0] != sender or s < read_s}
@@ -415,6 +424,16 @@ class Board(Sink):
                     self.came.setdefault((sender, frame.round), now)
         except DecodeError:
             pass
+
+    def _tries(self, j: int, now: float) -> None:
+        """It connects to another. Half of each pause is at random; an attempt that took long, or
+        came off, begins anew."""
+        times, last_s = self.tried.get(j, (0, -math.inf))
+        least_s = min(LIMITS.backoff_max_s, LIMITS.backoff_min_s * 2 ** (times - 1)) / 2 if times else 0.0
+        if now - last_s < least_s - 1e-9:
+            text = f"tries to reach {j} after {now - last_s:.3f} s, and has tried {times} times"
+            self.world.violate("rarer", self.index, text)
+        self.tried[j] = 1 if now - last_s > LIMITS.hello_s else times + 1, now
 
 
 def _hits(fault: Fault, i: int, j: int) -> bool:
@@ -447,6 +466,7 @@ class ShellWorld:
         self.recipe = recipe_of(schedule, self.rounds)
         self.members = tuple(naming.member_names(n))
         self.founded = found(self.recipe, self.members[0], self.members, None)
+        self.topology = naming.topology_of(schedule.topology, n)
         self.training = Training(schedule.workload, n, schedule.values, seed, equal=False)
         self.network = Network(self.clock, of(seed, "network"), n, self._deliver, self.seen)
         self.nodes = [Board(self, i) for i in range(n)]
@@ -532,6 +552,7 @@ class ShellWorld:
             self.violate("kept", i, f"rounds {unkept} were finished before {late_s:.1f} s, and are not on its disk")
         board.done = step
         board.reports.append((step, now))
+        board.ends[step] = now
         self.progress_s[i] = now
 
     def said(self, board: Board, name: str, text: str, fields: Mapping[str, Value]) -> None:
@@ -545,7 +566,7 @@ class ShellWorld:
         if peer in self.members:
             j = self.members.index(peer)
             if name in ("suspect", "peer-down", "peer-left", "member-dead") and (
-                fault := self._false(board, name, text, j)
+                fault := self._false(board, name, text, j, fields)
             ):
                 self.violate("blame", i, f"{fault}: {text}")
             board.noted(name, j, now)
@@ -557,37 +578,55 @@ class ShellWorld:
             self.violate("blame", i, f"it has not stood still: {text}")
         if name == "finished":
             board.leaves = True
-        place = _PLACE.search(text)  # of a connection that was refused, which may have hung; else of a message
-        if name == "refused" and (place is None or self._could_talk(i, int(place[1]) - 1, CAUSE_S)):
-            self.violate("refused", i, text)
+        if name == "refused":
+            address = str(fields.get("address", ""))  # of a connection, which may have hung; else it is a message
+            host = address.partition(":")[0].rpartition(".")[2]
+            if not host or self._could_talk(i, int(host) - 1, CAUSE_S):
+                self.violate("refused", i, text)
 
-    def _false(self, board: Board, name: str, text: str, j: int) -> str:
+    def _false(self, board: Board, name: str, text: str, j: int, fields: Mapping[str, Value]) -> str:
         """Say why what a board says of another is false; "" where it is true."""
         i, now = board.index, self.clock.now
         other = self.nodes[j]
-        if name == "suspect" and not self.streams and (silent := _SILENT.search(text)):
-            came_s = board.came.get((j, int(silent[1])), math.inf)
-            if came_s < now - READ_S:
+        if name == "suspect":
+            round = fields["round"]
+            assert isinstance(round, int)
+            came_s = board.came.get((j, round), math.inf)
+            if not self.streams and came_s < now - READ_S:
                 return f"its message of that round came at {came_s:.3f} s"
-        if name == "suspect" and not self.streams and (lost := _LOST.search(text)):
-            quiet_s = max(board.heard_of_s.get(j, 0.0), other.heard_of_s.get(i, 0.0), self.began_s[i], self.began_s[j])
-            # It reports a round a deadline after it sent its message at most.
-            sent = any(r == int(lost[1]) and s > quiet_s + self.schedule.deadline_s + 1.0 for r, s in other.reports)
-            return "it sent it, and the connection was whole or is again" if sent else ""
+            return self._unexplained(i, j, round, board.steps[round], now)
         told = name == "peer-left" or text.endswith(" left")
         if name != "suspect" and not told and other.leaves and self.began_s[j] and self._unhurt_s(i, j) > CAUSE_S:
             return "it had left, and said so"
-        if name == "suspect":  # some time after a fault, or after somebody began late, nobody is behind
-            hits = (self._over_s(f) for f in self.schedule.faults if f.start < now)
-            last_s = max(*hits, *(began_s + CAUSE_S for began_s in self.began_s))
-            if asked := _SILENT.search(text):  # it came with nothing, and had no time for that round yet
-                level_s = max((s for r, s in other.reports if r == int(asked[1]) - 1), default=math.inf)
-                if level_s + self.compute_s[j] * self.slow[j] > now - READ_S:
-                    return ""
-            return "" if now - last_s < CAUSE_S + self.schedule.deadline_s else "nothing is broken, nor was lately"
         if name == "member-dead" and (why := self._alive(i, j)):
             return why
         return "the two could talk all the time" if self._could_talk(i, j, CAUSE_S) else ""
+
+    def _unexplained(self, i: int, j: int, round: Round, since_s: float, until_s: float) -> str:
+        """Say why j's message of a round should have come to i, which waits for it since then; ""
+        where it could not: a fault hit one of them or what is between them, or j itself had to wait
+        for another, whose message could not come."""
+        other = self.nodes[j]
+        faults = (f for f in self.schedule.faults if f.start < until_s and self._over_s(f) > since_s - CAUSE_S)
+        if any(_hits(f, i, j) for f in faults):
+            return ""
+        if (step_s := other.steps.get(round, math.inf)) < until_s - READ_S:
+            return f"{j} had trained that round at {step_s:.3f} s, and nothing hit the two"
+        newest = max((r for r, s in other.steps.items() if s <= since_s), default=None)
+        if newest is None:  # it was not there yet
+            return ""
+        if newest < round - 1:  # it catches up, if something broke since it was level with i, or came
+            passed = self.nodes[i].steps
+            level_s = max((s for r, s in other.steps.items() if s < passed.get(r + 1, 0.0)), default=self.began_s[j])
+            if any(f.start < until_s and self._over_s(f) > level_s - CAUSE_S for f in self.schedule.faults):
+                return ""
+        # The round before this one, or an earlier one, in which it waited the longest meanwhile.
+        spans = ((r, s, min(other.ends.get(r, until_s), until_s)) for r, s in other.steps.items() if r < round)
+        behind, step_s, end_s = max(spans, key=lambda span: span[2] - max(span[1], since_s), default=(0, math.inf, 0.0))
+        late = [k for k in self.topology.neighbours(j, behind).in_ if other.came.get((k, behind), math.inf) > step_s]
+        if any(not self._unexplained(j, k, behind, step_s, end_s) for k in late):
+            return ""
+        return f"nothing hit {j}, nor whom it waited for, since {since_s:.3f} s"
 
     def _alive(self, i: int, j: int) -> str:
         """Say why i had no reason to hold j for dead; "" where it may have had."""
@@ -678,6 +717,15 @@ class ShellWorld:
                 self.violate("delivered", i, f"waits for {SETTLE_S:g} s for word of what it sent")
             if begun and now - board.resumed_s > NOTICED_S:
                 self._look_for_gone(board)
+            if begun and now - max(self.began_s[i], self._hit_s(i)) > NOTICED_S:
+                gone = sorted(j for j in board.here if now - self.nodes[j].gone_s > NOTICED_S)
+                if gone:
+                    self.violate("noticed", i, f"has not said that {gone} are dead or have left, who are gone for long")
+
+    def _hit_s(self, i: int) -> float:
+        """Return until when something hit a board, or what is between it and any other."""
+        hits = (f for f in self.schedule.faults if EVERY_KIND[f.kind].scope not in ("node", "edge") or i in f.nodes)
+        return max((self._over_s(f) for f in hits if f.start < self.clock.now), default=-math.inf)
 
     def _cut_s(self, i: int, j: int) -> float:
         """Return since when nothing gets from one to the other."""
