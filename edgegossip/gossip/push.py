@@ -7,9 +7,10 @@ itself: x_i <- x~_i + eta sum_j (W_ij - I_ij) p_j,  u_i <- u_i + eta sum_j (W_ij
 5). Their algorithm 5 weighs differences (p_j - p_i) at the receiver, which conserves mass only if
 the rows of W sum to 1 too; this form always does.
 
-Deviation: the local update of a node with little weight counts less (`FULL`). Where others, far
-away, are down, a node may hand over more than it gets; each update then moves z = x / u by update /
-u, and training at ever larger steps diverges.
+Deviation: the local update of a node with little weight counts less (`full_weights`). Where others
+are down, or dead and not known to be, a node hands over more than it gets, for good if they do not
+come back; each update then moves z = x / u by update / u, and training at ever larger steps
+diverges.
 
 What is no gradient moves the model by itself whatever it weighs: statistics here, and an outer
 optimiser's step, which asks for `weight`. Divided by a u below 1, variances turned negative, and
@@ -25,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,7 +36,7 @@ from typing_extensions import override
 from edgegossip.frame import Aux, Frame
 from edgegossip.gossip import messages
 from edgegossip.gossip.averaging import EtaOrDefault
-from edgegossip.gossip.base import Audit, NodeView
+from edgegossip.gossip.base import Audit, NodeView, Topology
 from edgegossip.gossip.messages import MAX_ID, number_of
 from edgegossip.gossip.publish import Compensated, Difference, Plain, Publisher, Publishing, moved
 from edgegossip.gossip.requirements import require_column_stochastic
@@ -48,7 +50,9 @@ Vec64: TypeAlias = NDArray[np.float64]
 
 LIGHT = 1e-3  # weight under which z = x / u would amplify errors: the model stays as it is, and nothing is handed over
 HEAVY = 16  # times what the whole fleet began with: more weight no node has (`_numbers`)
-FULL = 0.1  # weight under which a local update counts less: it moves z by update / u, 1 / FULL times itself at most
+FULL = 0.5  # of the weight that a node has in the long run: with less than that a local update counts less
+SETTLED = 200  # periods, after which weights repeat
+LEAST = 0.1  # weight from which on it counts less at any node: 1 / LEAST times itself is the most that z moves by it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +77,7 @@ class Mass:
     start: Vec  # what replicas start from
     fingerprint: int  # of that
     eta: float  # of the own last message, where the rate follows them
+    full: float  # weight under which a local update counts less
     incoming: Vec64 | None = None  # handed over to this node since its round began
     incoming_weight: float = 0.0
     sent: Mapping[Key, Total] = field(default_factory=dict)
@@ -111,7 +116,8 @@ class Push(Publishing[Mass]):
         start = np.zeros_like(x) if self.zero_start else x
         memory, incarnation = self.publisher.init(start, ctx), incarnation_of(ctx.view)
         eta = self.first_rate(ctx)
-        return Mass(x.astype(np.float64), 1.0, x, incarnation, memory, start, fingerprint_of(start), eta)
+        full = full_weights(ctx.view.topology)[ctx.index]
+        return Mass(x.astype(np.float64), 1.0, x, incarnation, memory, start, fingerprint_of(start), eta, full)
 
     @override
     def fingerprint(self, m: Mass) -> int:
@@ -121,7 +127,7 @@ class Push(Publishing[Mass]):
     @override
     def publish(self, m: Mass, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mass, Published]:
         x, cut, u = m.x.copy(), ctx.view.layout.trainable_size, max(m.u, 0.0)
-        x[:cut] += min(1.0, u / FULL) * local.delta[:cut]
+        x[:cut] += min(1.0, u / m.full) * local.delta[:cut]
         x[cut:] += u * local.delta[cut:]  # statistics are no sums of steps: the model has what was measured
         stepped = x.astype(np.float32)
         memory, announced = self.publisher.publish(m.memory, stepped, local, ctx)
@@ -224,7 +230,7 @@ class Push(Publishing[Mass]):
 
     @override
     def weight(self, m: Mass) -> float:
-        return max(m.u, FULL)
+        return max(m.u, m.full)
 
     @override
     def audit(self, m: Mass, ctx: RoundContext) -> Audit:
@@ -251,6 +257,19 @@ class Push(Publishing[Mass]):
             return {}
         w = ctx.view.topology.matrix(ctx.round)
         return {k: m.eta * float(w[k, ctx.index]) for k in _with_way_back(ctx.view, ctx.index, to)}
+
+
+@lru_cache(maxsize=64)
+def full_weights(topology: Topology) -> tuple[float, ...]:
+    """Return the weight under which a local update counts less, by node: a share of what it has in
+    the long run where nothing is lost, 1 on most graphs, at the round of the period where that is
+    the least."""
+    u = least = np.full(topology.n, 1.0)
+    for round in range(SETTLED * topology.period):
+        u = topology.matrix(round) @ u
+        if round >= (SETTLED - 1) * topology.period:
+            least = np.minimum(least, u)
+    return tuple(np.maximum(LEAST, FULL * least).tolist())
 
 
 def _raised(total: Vec64, share: float, public: Vec) -> Vec64:

@@ -22,13 +22,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache, reduce
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.frame import Aux, Frame, Kind
-from edgegossip.gossip.base import Audit, GossipAlgorithm
+from edgegossip.gossip.base import Audit, GossipAlgorithm, Topology
 from edgegossip.types import LocalUpdate, Round, Vec, replace
 from lab.sim.disk import Saved
 
@@ -36,7 +38,7 @@ Totals = Mapping[tuple[int, int], tuple[NDArray[np.float64], float]]
 TOLERANCE = 1e-9  # of the largest term
 OUTER_TOLERANCE = 1e-4  # of the largest value: float32's, over some rounds
 STEP_TOLERANCE = 1e-5  # the same, of one step with momentum
-FULL = 0.1  # push-sum weight from which on a local update counts in full
+FULL, LEAST = 0.5, 0.1  # of the long run's push-sum weight, and at least, from which on a local update counts in full
 
 
 @dataclass
@@ -61,11 +63,26 @@ class Account:
         return replace(self, incarnations=list(self.incarnations))
 
 
+@lru_cache(maxsize=1024)
+def full_weights(topology: Topology) -> list[float]:
+    """Return by node from which push-sum weight on a local update counts in full: of the weights in
+    the long run, the eigenvector of a period's matrices to the eigenvalue 1, whose sum is n."""
+    n, period = topology.n, range(topology.period)
+    matrices = [topology.matrix(r) for r in period]
+    values, vectors = np.linalg.eig(reduce(lambda product, w: w @ product, matrices, np.eye(n)))
+    u = np.real(vectors[:, np.argmin(np.abs(values - 1.0))])
+    rounds = accumulate(matrices, lambda u, w: w @ u, initial=n * u / u.sum())
+    return [max(LEAST, FULL * min(1.0, *w)) for w in zip(*rounds, strict=True)]
+
+
 class Ledger:
     """Keeps the accounts of all nodes. Methods return what is wrong, or None."""
 
-    def __init__(self, nodes: int, values: int, algorithm: GossipAlgorithm[Any] | None = None) -> None:
+    def __init__(
+        self, nodes: int, values: int, algorithm: GossipAlgorithm[Any] | None = None, topology: Topology | None = None
+    ) -> None:
         self._values, self._algorithm = values, algorithm
+        self._full = [1.0] * nodes if topology is None else full_weights(topology)
         # Around an outer optimiser whose exchanges overlap with computing there is one more layer.
         self._overlaps = hasattr(algorithm, "merge")
         outer = getattr(algorithm.algorithm if self._overlaps else algorithm, "optimizer", None)  # type: ignore[union-attr]
@@ -104,7 +121,7 @@ class Ledger:
     def updated(self, node: int, delta: NDArray[np.floating], mixed: float = 1.0) -> None:
         """Enter a local update. `mixed`: the push-sum weight with which the node's model was
         made. Of a small one the update counts less."""
-        account, share = self.accounts[node], min(1.0, max(mixed, 0.0) / FULL)
+        account, share = self.accounts[node], min(1.0, max(mixed, 0.0) / self._full[node])
         account.mass = account.mass + (delta if share == 1.0 else share * delta)  # a new one: checkpoints hold the old
 
     def stepped(self, node: int, before: Any, after: Any, local: LocalUpdate, mixed: float) -> NDArray[np.floating]:
@@ -165,7 +182,7 @@ class Ledger:
         if state is None or self._algorithm is None:
             return None
         self._begin_anew(node, state)
-        if audit.mass is None or audit.finished or audit.weight != audit.mixed or audit.mixed <= FULL:
+        if audit.mass is None or audit.finished or audit.weight != audit.mixed or audit.mixed <= self._full[node]:
             return None  # more has come since
         x = innermost(self._algorithm, state).astype(np.float64) * audit.mixed
         off, size = float(np.abs(audit.mass - x).max()), max(1.0, float(np.abs(x).max()))

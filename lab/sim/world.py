@@ -122,7 +122,7 @@ class World(NodeEnvironment):
         self.liars: dict[int, list[tuple[str, float]]] = {}  # by node: (kind, share of its messages) while they last
         self.lied: set[int] = set()  # nodes that may have lied at some time
         self.byzantine = Byzantine(of(seed, "byzantine"), view.codec, view.layout, self.limits)
-        self.ledger = Ledger(n, schedule.values, self.algorithm)
+        self.ledger = Ledger(n, schedule.values, self.algorithm, self.topology)
         # Whether local steps follow a correction that neighbours say exactly.
         self._corrects = self.name == "k-gt" and self.plain and schedule.codec.name == "fp32"
         self._durable_s = [0.0] * n  # when a node's latest checkpoint is on its disk
@@ -143,7 +143,7 @@ class World(NodeEnvironment):
         self.suspicions = self.departures = self.adoptions = self.restarts = self.states = 0
         self.listens_s = [0.0] * n  # since when messages for a node's process are not lost
         self.apart = False  # whether somebody began without one of its neighbours
-        self._rates: dict[Round, tuple[float, int]] = {}  # and steps of a round, of who trained in it first
+        self._rates: dict[Round, tuple[float, int, bool]] = {}  # of a round, of who trained in it first
         self.uneven = False  # whether somebody had another one in the same round
         self.states_ahead = 0  # of them, those of a later round than the one that they ended at the receiver
         self._most = [checkers.pending_limit(self.topology, i, algorithm, self.limits.max_body_bytes) for i in range(n)]
@@ -189,7 +189,7 @@ class World(NodeEnvironment):
         if self._corrects and not (self.lied or self.restarts or self.adoptions or self.left_out()):
             self._check_correction(node, correction)
         local = self.workload.update(i, model, self.quiet, correction)
-        how = local.lr, local.steps
+        how = local.lr, local.steps, local.corrected
         self.uneven |= how != self._rates.setdefault(self.algorithm.round(node.state), how)
         return local
 
@@ -348,11 +348,13 @@ class World(NodeEnvironment):
         self._fresh_until_s[i] = 0.0
         self._check_led(i, round)
         self.witness.done(node)
-        here = sum(self.detector.connected(i, j) for j in self.topology.neighbours(i, done.round).in_)
+        audit = self.algorithm.audit(state)
+        here = [j for j in self.topology.neighbours(i, done.round).in_ if self.detector.connected(i, j)]
         # Of a lost message nobody says so. Where exchanges overlap, who was heard is of the round
         # before.
-        self.suspicions += not (self.algorithm.asynchronous or self.algorithm.listens) and done.heard < here
-        audit = self.algorithm.audit(state)
+        if not (self.algorithm.asynchronous or self.algorithm.listens):
+            heard = sum(j in audit.row for j in here) if audit.row else done.heard
+            self.suspicions += heard < len(here)
         if self._nobody_may_be_left_out(audit):
             self.check("left-out", i, self._left_out(i, done.round, audit))
         self._check_outer(i, state)

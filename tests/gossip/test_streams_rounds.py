@@ -113,4 +113,4 @@ def test_a_local_update_moves_the_model_of_a_node_with_little_weight_by_a_bounde
     before = made.algorithm.model(made.states[0])
     made.step(0, np.ones(N))
     made.tick(0)
-    np.testing.assert_allclose(made.algorithm.model(made.states[0]) - before, np.full(N, 10.0), rtol=1e-4)
+    np.testing.assert_allclose(made.algorithm.model(made.states[0]) - before, np.full(N, 2.0), rtol=1e-4)

@@ -178,7 +178,7 @@ MUTANTS = (
         "light-update-in-full",
         "a local update counts in full however small the push-sum weight is",
         PUSH_SUM,
-        (Edit(PUSH + "Push.publish", "Call FULL", "1.0"),),
+        (Edit(PUSH + "Push.publish", "Call min", "1.0"),),
     ),
     Mutant(
         "weight-not-pushed",
