@@ -116,7 +116,7 @@ class Push(Publishing[Mass]):
         start = np.zeros_like(x) if self.zero_start else x
         memory, incarnation = self.publisher.init(start, ctx), incarnation_of(ctx.view)
         eta = self.first_rate(ctx)
-        full = full_weights(ctx.view.topology)[ctx.index]
+        full = full_weights(ctx.view.topology)[ctx.index]  # type: ignore[arg-type]
         return Mass(x.astype(np.float64), 1.0, x, incarnation, memory, start, fingerprint_of(start), eta, full)
 
     @override

@@ -82,7 +82,7 @@ class Ledger:
         self, nodes: int, values: int, algorithm: GossipAlgorithm[Any] | None = None, topology: Topology | None = None
     ) -> None:
         self._values, self._algorithm = values, algorithm
-        self._full = [1.0] * nodes if topology is None else full_weights(topology)
+        self._full = [1.0] * nodes if topology is None else full_weights(topology)  # type: ignore[arg-type]
         # Around an outer optimiser whose exchanges overlap with computing there is one more layer.
         self._overlaps = hasattr(algorithm, "merge")
         outer = getattr(algorithm.algorithm if self._overlaps else algorithm, "optimizer", None)  # type: ignore[union-attr]

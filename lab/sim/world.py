@@ -353,8 +353,8 @@ class World(NodeEnvironment):
         # Of a lost message nobody says so. Where exchanges overlap, who was heard is of the round
         # before.
         if not (self.algorithm.asynchronous or self.algorithm.listens):
-            heard = sum(j in audit.row for j in here) if audit.row else done.heard
-            self.suspicions += heard < len(here)
+            count = sum(j in audit.row for j in here) if audit.row else done.heard
+            self.suspicions += count < len(here)
         if self._nobody_may_be_left_out(audit):
             self.check("left-out", i, self._left_out(i, done.round, audit))
         self._check_outer(i, state)
