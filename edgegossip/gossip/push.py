@@ -269,7 +269,7 @@ def full_weights(topology: Topology) -> tuple[float, ...]:
         u = topology.matrix(round) @ u
         if round >= (SETTLED - 1) * topology.period:
             least = np.minimum(least, u)
-    return tuple(np.maximum(LEAST, FULL * least).tolist())
+    return tuple(np.maximum(LEAST, FULL * least).round(6).tolist())  # the same on every processor
 
 
 def _raised(total: Vec64, share: float, public: Vec) -> Vec64:

@@ -29,7 +29,7 @@ def audit(mass: float, weight: float, sent: float = 0.0, seen: float = 0.0) -> A
 
 
 def books(start: float = 2.0) -> Ledger:
-    made = Ledger(2, 3)
+    made = Ledger(2, 3, topology=topologies.get("ring", 2))
     made.booted(0, None, (start * ONE).astype(np.float32), False, *AT_ONCE)
     made.booted(1, None, (start * ONE).astype(np.float32), False, *AT_ONCE)
     return made
@@ -68,7 +68,7 @@ def test_ledger_closes_the_account_of_an_edge_when_a_disk_was_lost(
 
 def test_ledger_takes_part_of_an_update_while_the_weight_is_small() -> None:
     made = books()
-    made.updated(0, np.ones(3, np.float32), mixed=0.05)
+    made.updated(0, np.ones(3, np.float32), mixed=0.25)
     assert made.fault(0, audit(2.5, 1.0)) is None
     made.updated(0, np.ones(3, np.float32), mixed=-0.5)
     assert made.fault(0, audit(2.5, 1.0)) is None
