@@ -72,7 +72,7 @@ def full_weights(topology: Topology) -> list[float]:
     values, vectors = np.linalg.eig(reduce(lambda product, w: w @ product, matrices, np.eye(n)))
     u = np.real(vectors[:, np.argmin(np.abs(values - 1.0))])
     rounds = accumulate(matrices, lambda u, w: w @ u, initial=n * u / u.sum())
-    return [round(max(LEAST, FULL * min(1.0, *w)), 6) for w in zip(*rounds, strict=True)]
+    return [round(max(LEAST, FULL * min(1.0, *map(float, w))), 6) for w in zip(*rounds, strict=True)]
 
 
 class Ledger:
