@@ -106,7 +106,6 @@ TAKEN = [
     ("lab.bench.__main__.Mesh", "lab.bench.mesh.Settings", ""),
     ("lab.bench.__main__.Int8", "lab.bench.int8.Options", ""),
     ("lab.bench.__main__.Server", "lab.bench.server.Options", ""),
-    ("lab.sim.__main__.Sim", "lab.sim.command.SimOptions", ""),
     ("edgegossip.cli.study.StudyCommand", "edgegossip.studies.campaign.StudyOptions", "listed"),
     ("edgegossip.cli.scale.ScaleCommand", "edgegossip.scale.campaign.ScaleOptions", "security"),
     ("edgegossip.cli.scale.ScaleCommand", "edgegossip.scale.follow.FollowOptions", "operator runs_dir"),
