@@ -1,13 +1,14 @@
 """Whether something grows, told from samples taken at even times. Pure.
 
-The first quarter is warm-up. Of the rest, the least of the second half is held against the least of
-the first half, so what comes and goes does not decide. What grows steadily from the start grows by
-three eighths of its whole growth between the two.
+The first quarter is warm-up. Of the rest, the second half is held against the first: of memory the
+least, as garbage comes and goes, and of what is counted the upper quartile, as some of it goes with
+each peer that is away. What grows steadily from the start grows by three eighths of its whole
+growth between the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 MIN_SAMPLES = 32
@@ -23,7 +24,8 @@ MEAN_BYTES = 1 << 18  # of all processes on average: noise of one evens out, a l
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Of one quantity of one process: its least in the two halves after the warm-up."""
+    """Of one quantity of one process: its least, or its upper quartile, in the two halves
+    after the warm-up."""
 
     before: float
     after: float
@@ -38,12 +40,16 @@ class Growth:
         return self.by > self.limit
 
 
-def growth(values: Sequence[float], limit: float) -> Growth:
+def growth(values: Sequence[float], limit: float, level: Callable[[Sequence[float]], float] = min) -> Growth:
     """Raises ValueError for too few samples to tell."""
     if len(values) < MIN_SAMPLES:
         raise ValueError(f"{len(values)} samples are too few to tell growth; {MIN_SAMPLES} are needed")
     half = len(values) * 5 // 8
-    return Growth(min(values[len(values) // 4 : half]), min(values[half:]), limit)
+    return Growth(level(values[len(values) // 4 : half]), level(values[half:]), limit)
+
+
+def upper_quartile(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) * 3 // 4]
 
 
 def judge(
@@ -52,7 +58,8 @@ def judge(
     """`series[process][quantity]` to each one's growth, and a sentence for each that grew.
     `scattered_bytes`: by so much more a heap may be scattered."""
     limits = {q: limit + scattered_bytes * q.endswith("bytes") for q, limit in LIMITS.items()}
-    found = {p: {q: growth(values, limits[q]) for q, values in rows.items()} for p, rows in series.items()}
+    levels = {q: min if q.endswith("bytes") else upper_quartile for q in LIMITS}
+    found = {p: {q: growth(values, limits[q], levels[q]) for q, values in rows.items()} for p, rows in series.items()}
     wrong = [
         f"{p}: {q} grew by {g.by:g} ({g.before:g} to {g.after:g}), {g.limit:g} is allowed"
         for p, rows in found.items()
