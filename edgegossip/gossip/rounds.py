@@ -636,7 +636,10 @@ class Synchronous(Sessions):
         stepped = s.stepped is not None
         math_ = self.scheme.abandon(s.math, model, s.ctx)
         s = replace(self._break_streams(s, math_), bare=s.bare and model is None)
+        s, begun = (s, ()) if model is None else self._take_back_begun(s)
         s, actions = self._enter(s, target, math_)
+        s, hellos = self.open_sessions(s, begun)
+        actions = [*hellos, *actions]
         if not stepped:
             return s, [Checkpoint(), *actions]
         return s, [SetTimer(None), Checkpoint(), RoundDone(target - 1, math.nan, math.nan), *actions]

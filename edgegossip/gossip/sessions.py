@@ -16,7 +16,7 @@ from edgegossip.gossip.base import Action, GossipAlgorithm, Send
 from edgegossip.gossip.messages import MAX_ID, number_of
 from edgegossip.gossip.scheme import Scheme
 from edgegossip.gossip.state import Key, Outcome, State
-from edgegossip.gossip.streams import STATES_A_ROUND, OutEdge, challenge_of, session_id
+from edgegossip.gossip.streams import STATES_A_ROUND, InEdge, OutEdge, challenge_of, session_id
 from edgegossip.types import PeerError, Round, replace
 
 
@@ -268,6 +268,12 @@ class Sessions(GossipAlgorithm[State]):
             return s
         keys = [k for k in {*s.out, *self.out_keys(s)} if k[1] in moved]
         return replace(s, out={**s.out, **{k: s.out_edge(k).closed().advanced() for k in keys}})
+
+    def _take_back_begun(self, s: State) -> tuple[State, tuple[Key, ...]]:
+        """Take back the sessions of which nothing was taken in yet: they begin at the model that
+        this node gives up. Return them, to be opened anew."""
+        begun = tuple(k for k in self.in_keys(s) if s.in_edge(k).established and not s.in_edge(k).position)
+        return replace(s, in_={**s.in_, **{k: InEdge(round=s.in_edge(k).round) for k in begun}}), begun
 
     def _phase(self, s: State, round: Round) -> int:
         """Return the phase whose streams a round goes over: they are kept apart, since their
