@@ -87,6 +87,7 @@ def test_boards_whose_messages_differ_mix_alike(make_fleet: Any, algorithm: str)
     assert not grows(found) and found[-1] < 0.8
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("finer", [0, 1])
 def test_a_correction_goes_by_the_coarser_end_of_its_edge(make_fleet: Any, finer: int) -> None:
     """What one end adds the other takes off."""

@@ -80,6 +80,7 @@ def test_torus_shapes() -> None:
     assert np.array_equal(tall.matrix(0), topologies.get("torus", 12, rows=6, cols=2).matrix(0))
 
 
+@pytest.mark.no_cover
 @given(st.integers(3, 64), st.integers(2, 10), st.integers(0, 2**64 - 1))
 def test_random_regular_is_regular_connected_and_the_same_for_the_same_seed(n: int, degree: int, seed: int) -> None:
     degree = min(degree, n - 1)

@@ -62,7 +62,9 @@ def test_targets_are_judged_against_tuned_grpc():
     )
 
 
-@pytest.mark.parametrize("kind", ["member-2", "grpc", "tuned-2", "tcp"])
+@pytest.mark.parametrize(
+    "kind", ["member-2", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("grpc", "tuned-2")), "tcp"]
+)
 def test_two_processes_exchange_what_they_are_told_to(kind):
     with Fleet(kind, 2) as fleet:
         assert fleet.pair("send_frames", "take_frames", frames=3, size=2_500_000) > 0

@@ -47,6 +47,7 @@ def test_maps_are_those_of_keras(pixels, expected):
     assert shapes == [(width, *size) for widths, size in zip(stages, expected, strict=True) for width in widths]
 
 
+@pytest.mark.slow
 def test_it_learns_a_batch():
     torch.manual_seed(0)
     model = nasnet_mobile((3, 32, 32), 4, "batchnorm")

@@ -7,8 +7,10 @@ When the engine has changed so that a mutant's schedule goes another way,
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 import pytest
 
@@ -35,7 +37,13 @@ EVERY = [(mode, rule) for mode, rules in RULES_OF.items() for rule in rules if n
 FIRST = {(of(name), row["rule"]): name for name, row in reversed(RECORDED.items())}
 
 
-@pytest.mark.parametrize(("mode", "rule"), EVERY)
+def plays() -> Iterator[Any]:
+    """Each rule once; those of whole boards, which take seconds, are slow but for one."""
+    for mode, rule in EVERY:
+        yield pytest.param(mode, rule, marks=[pytest.mark.slow] if mode == "shell" and rule != "end" else [])
+
+
+@pytest.mark.parametrize(("mode", "rule"), [*plays()])
 def test_every_rule_is_broken_by_some_mutant(mode: str, rule: str) -> None:
     killed(FIRST[mode, rule])
 

@@ -255,7 +255,7 @@ def test_a_lie_that_cannot_be_outdone_is_outdone(status: Status, to: int) -> Non
 
 
 @pytest.mark.parametrize("status", [Status.SUSPECT, Status.LEFT])
-@pytest.mark.parametrize("members", [4, 6])
+@pytest.mark.parametrize("members", [4, pytest.param(6, marks=pytest.mark.slow)])
 def test_one_member_cannot_have_honest_boards_ask_each_other_too_often(members: int, status: Status) -> None:
     """So often that they refuse each other, and in the end put each other into quarantine."""
     world = World(members, 1, wire=True, delay_s=(0.001, 0.003))
