@@ -27,7 +27,6 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgegossip.scale.devices import DeviceProfile, LinkProfile
 from edgegossip.types import Round, UsageError
@@ -85,11 +84,13 @@ class Network:
     def __init__(self, interfaces_bits_per_s: Sequence[float], link: LinkProfile) -> None:
         if not all(bits > 0 for bits in interfaces_bits_per_s):
             raise UsageError("every interface has a rate above 0")
-        self._interfaces = np.asarray(interfaces_bits_per_s, np.float64) / 8
-        self._shared = None if link.shared_bits_per_s is None else link.shared_bits_per_s / 8
+        boards, interfaces = len(interfaces_bits_per_s), [bits / 8 for bits in interfaces_bits_per_s]
+        shared = [] if link.shared_bits_per_s is None else [link.shared_bits_per_s / 8]
+        self._room = [*interfaces, *interfaces, *shared]  # bytes/s of each constraint
+        self._received, self._shared = boards, 2 * boards if shared else None  # where those are
         self._crossings = link.crossings
         self._flows: list[_Flow] = []
-        self._rates: NDArray[np.float64] | None = None  # bytes/s of each flow; None: not known any more
+        self._rates: list[float] | None = None  # bytes/s of each flow; None: not known any more
 
     def add(self, key: Hashable, sender: int, receiver: int, size_bytes: float) -> None:
         """Start a message. Its `key` comes back when it has arrived."""
@@ -101,8 +102,7 @@ class Network:
         nothing is under way."""
         if not self._flows:
             return None
-        left = np.array([flow.left_bytes for flow in self._flows])
-        return float(np.min(left / self._known_rates()))
+        return min(flow.left_bytes / rate for flow, rate in zip(self._flows, self._known_rates(), strict=True))
 
     def advance(self, seconds: float) -> list[Hashable]:
         """Let time pass, no more than `next_s`; return the keys of the messages that are
@@ -117,38 +117,38 @@ class Network:
             self._rates = None
         return through
 
-    def _known_rates(self) -> NDArray[np.float64]:
+    def _known_rates(self) -> list[float]:
         if self._rates is None:
             self._rates = self._fair_rates()
         return self._rates
 
-    def _fair_rates(self) -> NDArray[np.float64]:
+    def _fair_rates(self) -> list[float]:
         """Progressive filling: all rates grow together; the flows of a constraint that is full stop
         growing."""
-        use = self._use()
-        room = np.concatenate([self._interfaces, self._interfaces, [] if self._shared is None else [self._shared]])
-        rates, growing = np.zeros(len(self._flows)), np.ones(len(self._flows), bool)
-        while growing.any():
-            load = use[:, growing].sum(axis=1)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                steps = np.where(load > 0, room / load, np.inf)
-            step = max(float(steps.min()), 0.0)
-            rates[growing] += step
-            room = np.maximum(room - step * load, 0.0)
-            full = (load > 0) & (steps <= step * (1 + 1e-12))
-            growing &= ~(use[full] > 0).any(axis=0)
+        uses = [self._uses(flow) for flow in self._flows]
+        room, load = list(self._room), [0.0] * len(self._room)
+        for use in uses:
+            for at, share in use:
+                load[at] += share
+        rates, growing, grown = [0.0] * len(uses), set(range(len(uses))), 0.0
+        while growing:
+            steps = {at: room[at] / load[at] for at in {at for k in growing for at, _ in uses[k]}}
+            step = max(min(steps.values()), 0.0)
+            grown += step
+            full = {at for at, it in steps.items() if it <= step * (1 + 1e-12)}
+            for at in steps:
+                room[at] = max(room[at] - step * load[at], 0.0)
+            for k in [k for k in growing if any(at in full for at, _ in uses[k])]:
+                growing.remove(k)
+                rates[k] = grown
+                for at, share in uses[k]:
+                    load[at] -= share
         return rates
 
-    def _use(self) -> NDArray[np.float64]:
-        """float64[constraints, flows]: what a byte/s of each flow takes of each constraint."""
-        boards, flows = len(self._interfaces), len(self._flows)
-        use = np.zeros((2 * boards + (self._shared is not None), flows))
-        at = np.arange(flows)
-        use[[flow.sender for flow in self._flows], at] = 1
-        use[[boards + flow.receiver for flow in self._flows], at] = 1
-        if self._shared is not None:
-            use[-1] = self._crossings
-        return use
+    def _uses(self, flow: _Flow) -> list[tuple[int, float]]:
+        """What a byte/s of it takes of each constraint."""
+        shared = [] if self._shared is None else [(self._shared, float(self._crossings))]
+        return [(flow.sender, 1.0), (self._received + flow.receiver, 1.0), *shared]
 
 
 class Timeline:
