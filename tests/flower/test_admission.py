@@ -287,6 +287,25 @@ def test_who_hears_news_may_close(caplog: pytest.LogCaptureFixture) -> None:
         there.getsockname()
 
 
+def test_who_closes_waits_for_what_is_under_way() -> None:
+    here, there = socket.socketpair()
+    begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
+
+    def news() -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE_S)
+        done.set()
+
+    nothing = (lambda *x: 1, lambda refusal: None, lambda *x: None)
+    controller = AdmissionController(there, None, ["board-0"], *nothing, news)
+    controller.start()
+    here.sendall(b'{"news": 1}\n')
+    assert begun.wait(PATIENCE_S)
+    threading.Timer(0.05, go_on.set).start()
+    controller.close()
+    assert done.is_set()
+
+
 def test_the_coordinator_hears_that_a_large_message_moves_but_not_of_every_object() -> None:
     here, there = socket.socketpair()
     moves, line = list[float](), ControlChannel(here.detach())
