@@ -1,7 +1,8 @@
 """Plants a fault, runs the tests that are nearest to it, and puts the file right again.
 
-Nearest are the tests named after the module, then those that import it, then those of its room,
-then those of real processes; the first that fails is the end of it. Each group runs in a fork of
+Nearest are the tests named after the module, then those that import it, then those of its room and
+those named after modules that import it, then those of real processes; the first that fails is the
+end of it. Each group runs in a fork of
 this process, which has loaded what takes long."""
 
 from __future__ import annotations
@@ -75,10 +76,11 @@ def groups(root: Path, path: Path) -> Iterator[list[Path]]:
     imports = re.compile(rf"\b{re.escape(module)}\b|from {re.escape(package)} import [^\n]*\b{re.escape(name)}\b")
     room = root / "tests" / path.relative_to(root / "edgegossip").parts[0]
     tests, given = sorted((root / "tests").rglob("test_*.py")), set[Path]()
+    users = {(used.parts[0], used.stem) for used in _users(root / "edgegossip", imports)}
     rules: tuple[Callable[[Path], bool], ...] = (
         lambda test: name in test.stem and room in test.parents,
         lambda test: bool(imports.search(test.read_text())),
-        lambda test: room in test.parents,
+        lambda test: room in test.parents or (test.relative_to(root / "tests").parts[0], test.stem[5:]) in users,
         lambda test: root / "tests/e2e" in test.parents,
     )
     for rule in rules:
@@ -86,6 +88,10 @@ def groups(root: Path, path: Path) -> Iterator[list[Path]]:
         given.update(group)
         if group:
             yield group
+
+
+def _users(package: Path, imports: re.Pattern[str]) -> Iterator[Path]:
+    return (path.relative_to(package) for path in _files(package) if imports.search(path.read_text()))
 
 
 def _failure(group: Sequence[Path]) -> str:

@@ -67,6 +67,9 @@ def project(tmp_path: Path) -> Path:
         "edgegossip/room/counting.py": COUNTING,
         "tests/room/test_counting.py": f"import runpy\ndef test_it():\n    assert {run}\n",
         "tests/room/test_other.py": "",
+        "edgegossip/commands/count.py": "def run():\n    from edgegossip.room.counting import count\n",
+        "tests/commands/test_count.py": "",
+        "tests/commands/test_others.py": "",
         "tests/far/test_far.py": "from edgegossip.room import counting\n",
         "tests/e2e/test_all.py": "",
     }.items():
@@ -77,7 +80,7 @@ def project(tmp_path: Path) -> Path:
 
 def test_the_nearest_tests_go_first(project: Path) -> None:
     names = [[test.name for test in group] for group in groups(project, project / "edgegossip/room/counting.py")]
-    assert names == [["test_counting.py"], ["test_far.py"], ["test_other.py"], ["test_all.py"]]
+    assert names == [["test_counting.py"], ["test_far.py"], ["test_count.py", "test_other.py"], ["test_all.py"]]
 
 
 def test_what_a_test_sees_is_told_with_its_name_and_the_file_stays(project: Path) -> None:
