@@ -15,7 +15,7 @@ from edgegossip import codecs
 from edgegossip.flower import compressed, compression_mod
 from edgegossip.flower.combine import BoardGrid
 from edgegossip.flower.messages import FRAME, STYPE
-from edgegossip.flower.records import RecordLayout
+from edgegossip.flower.records import META, RecordLayout
 from tests.flower.fleet import CONFIG, Contexts, Fleet
 
 BOARDS = 5
@@ -78,6 +78,19 @@ def test_description_of_a_record_survives_json_and_bad_ones_are_refused() -> Non
     for text in ("", "[]", "{}", '[["a",[1],"float32",1]]', *(f"[{row}]" for row in rows)):
         with pytest.raises(DecodeError):
             RecordLayout.from_json(text)
+
+
+@pytest.mark.parametrize("key", ["layout", "run-id", "record", "number", "message", "exact", "strategy"])
+def test_a_message_that_does_not_describe_the_model_is_refused(key: str, in_run: int) -> None:
+    from edgegossip.types import DecodeError
+
+    strategy, mod = compressed(FedAvg(**CONFIG), codecs.get("fp16")), compression_mod(codecs.get("fp16"))
+    (message,) = strategy.configure_train(1, _arrays(), ConfigRecord(), BoardGrid([3]))
+    of_model = message.content.config_records[META]
+    for wrong in (0.5, "no such record") if key == "record" else (0.5,):
+        of_model[key] = wrong
+        with pytest.raises(DecodeError, match="does not describe the model"):
+            mod(message, Contexts()[0], _app)
 
 
 @pytest.mark.parametrize("make", [FedAvg, FedMedian])

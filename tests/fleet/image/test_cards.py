@@ -14,7 +14,7 @@ from edgegossip.fleet import kitfile, orders, provisioning
 from edgegossip.fleet.image import configure, disk, rootfs, verify
 from edgegossip.fleet.image.build import description, place
 from edgegossip.fleet.image.disk import FAT32_LBA, LINUX
-from edgegossip.fleet.image.filesystems import ext4_names, fat_files, put_in_fat
+from edgegossip.fleet.image.filesystems import ext4_names, fat_files, make_fat, put_in_fat
 from edgegossip.fleet.image.private_keys import of_libraries
 from edgegossip.fleet.image.steps import Step, carry_out
 from edgegossip.fleet.image.tools import find, run
@@ -85,6 +85,14 @@ def faults(image):
 def test_the_same_files_give_the_same_bytes(card, tmp_path):
     time.sleep(1.1)  # another second on the clock, other inodes, another order on the disk
     assert disk.sha256(make(tmp_path)) == disk.sha256(card)
+
+
+def test_the_order_of_folders_is_that_of_their_names(tmp_path):
+    """And not the disk's, in which they hardly ever lie like this."""
+    names = [f"folder-{name}" for name in "hbgdfcae"]
+    boot, image = tree(tmp_path / "boot", {f"{name}/file": f"in {name}" for name in names}), tmp_path / "fat.img"
+    make_fat(boot, image, 40 * MIB, EPOCH)
+    assert sorted(names, key=lambda name: image.read_bytes().index(f"in {name}".encode())) == sorted(names)
 
 
 def test_whose_umask_it_was_is_not_in_the_bytes(tmp_path):
