@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from edgegossip.recipe import ModelSection
 from edgegossip.training import models
@@ -15,6 +16,15 @@ def parameters(name, input_shape, classes, norm="batchnorm"):
     with without_values():
         model = models.build(ModelSection(name=name, norm=norm), input_shape, classes)
     return sum(p.numel() for p in model.parameters())
+
+
+def size_of(name, input_shape, classes):
+    """How many values, and how many products a picture takes: it tells where maps get smaller."""
+    with without_values():
+        model = models.build(ModelSection(name=name, norm="batchnorm"), input_shape, classes).to("meta")
+    with FlopCounterMode(display=False) as counter:
+        model(torch.zeros(1, *input_shape, device="meta"))
+    return sum(p.numel() for p in model.parameters()), counter.get_total_flops() // 2
 
 
 @pytest.mark.parametrize(
@@ -33,23 +43,24 @@ def test_cifar_resnets(name, millions):
 
 
 @pytest.mark.parametrize(
-    ("name", "count"),
+    ("name", "count", "products"),
     [  # torchvision's models, and Keras's ResNet50V2, for 1,000 classes of ImageNet
-        ("resnet18", 11_689_512),
-        ("resnet34", 21_797_672),
-        ("resnet50", 25_557_032),
-        ("resnet50v2", 25_568_360),
-        ("densenet121", 7_978_856),
+        ("resnet18", 11_689_512, 1_814_073_344),
+        ("resnet34", 21_797_672, 3_663_761_408),
+        ("resnet50", 25_557_032, 4_089_184_256),
+        ("resnet50v2", 25_568_360, 3_482_255_360),
+        ("densenet121", 7_978_856, 2_834_161_664),
     ],
 )
-def test_imagenet_models(name, count):
-    assert parameters(name, (3, 224, 224), 1000) == count
+def test_imagenet_models(name, count, products):
+    assert size_of(name, (3, 224, 224), 1000) == (count, products)
 
 
 def test_small_image_variants():
-    assert parameters("resnet18", (3, 32, 32), 10) == 11_173_962
-    assert parameters("densenet121", (3, 32, 32), 10) == 6_956_298
-    assert parameters("vgg11", (3, 32, 32), 10) / 1e6 == pytest.approx(9.49, abs=0.005)
+    assert size_of("resnet18", (3, 32, 32), 10) == (11_173_962, 555_422_720)
+    assert size_of("densenet121", (3, 32, 32), 10) == (6_956_298, 888_350_720)
+    count, products = size_of("vgg11", (3, 32, 32), 10)
+    assert count / 1e6 == pytest.approx(9.49, abs=0.005) and products / 1e6 == pytest.approx(153.0, abs=0.05)
     assert 100_000 < parameters("cnn", (3, 32, 32), 10) < 600_000
 
 
