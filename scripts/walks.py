@@ -11,7 +11,7 @@ import ast
 import re
 import sys
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -40,14 +40,24 @@ def _files(text: str) -> list[Path]:
     return list(dict.fromkeys(files))
 
 
+def _names_taken(node: ast.AST) -> Iterator[ast.ImportFrom]:
+    """All below; names are taken by statements, and expressions are nine nodes of ten."""
+    for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for child in getattr(node, block, ()):
+            if isinstance(child, ast.ImportFrom):
+                yield child
+            else:
+                yield from _names_taken(child)
+
+
 @cache
 def takes_from() -> Mapping[Path, frozenset[Path]]:
     """Return the files of which a file takes a name."""
     found: dict[Path, set[Path]] = defaultdict(set)
     for file in PACKAGE.rglob("*.py"):
         text = file.read_text("utf-8")
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("edgegossip"):
+        for node in _names_taken(ast.parse(text)):
+            if (node.module or "").startswith("edgegossip"):
                 for alias in node.names:
                     found[file].add(_definer(str(node.module), alias.name))
         if "_native" in text:  # what is bound is called by its name in both
@@ -68,8 +78,8 @@ def _definer(module: str, name: str) -> Path:
         return inside
     file = place.with_suffix(".py") if place.with_suffix(".py").exists() else place / "__init__.py"
     if file.name == "__init__.py" and file.exists():
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            if not isinstance(node, ast.ImportFrom) or node.module == module:
+        for node in _names_taken(ast.parse(file.read_text("utf-8"))):
+            if node.module == module:
                 continue
             if name in {a.asname or a.name for a in node.names}:
                 return _definer(str(node.module), name)

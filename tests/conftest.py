@@ -26,6 +26,7 @@ settings.register_profile("explore", deadline=None, max_examples=1000, print_blo
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 ROOT = Path(__file__).parent
+MEMORY = Path("/dev/shm")
 # The rest are files of some seconds.
 FIRST = ("e2e", "mesh", "flower", "study", "node", "launch", "scale", "update", "fuzz", "native")
 FATAL = ROOT.parent / "build" / "fatal"  # last words of a process that a signal ended, such as SIGSEGV
@@ -78,12 +79,22 @@ def _place(path: str) -> int:
 def pytest_configure(config: pytest.Config) -> None:
     """A worker's fatal error leaves every thread's stack in a file, at its exit, too: pytest's own
     handler is off by then, and what it writes is lost among the output of others."""
+    _keep_folders_in_memory()
     if not (worker := os.environ.get("PYTEST_XDIST_WORKER")):
         return
     FATAL.mkdir(parents=True, exist_ok=True)
     file = (FATAL / f"{worker}.txt").open("w")
     faulthandler.enable(file)
     config.add_cleanup(lambda: faulthandler.enable(file))
+
+
+def _keep_folders_in_memory() -> None:
+    """Tests sync some ten thousand files, which a disk takes most of their time for. Programs must
+    run from there."""
+    if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
+        about = os.statvfs(MEMORY)
+        if about.f_bavail * about.f_frsize >= 4 << 30 and not about.f_flag & os.ST_NOEXEC:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -3,6 +3,7 @@ what stands above."""
 
 import ast
 import functools
+import gc
 import graphlib
 import subprocess
 import sys
@@ -16,7 +17,10 @@ ROOT = Path(__file__).parents[1]
 HOUSES = ("edgegossip", "lab")  # what ships, and what proves it
 STDLIB = set(sys.stdlib_module_names) | {"__future__"}
 BASE = {"numpy", "typing_extensions", "edgegossip"}
-HEAVY = ("torch", "grpc", "flwr", "matplotlib", "rich", "cryptography", "PIL", "pandas", "pyarrow", "datasets")
+HEAVY = (
+    *("torch", "grpc", "flwr", "matplotlib", "rich", "cryptography", "PIL", "pandas", "pyarrow", "datasets", "onnx"),
+    *("torch._dynamo", "torch._inductor", "sympy"),  # torch's compiler: 80 MB, and seconds of a small board
+)
 
 # Calls that a pure part may not make.
 FILE_CALLS = ("open", "print", "input", "np.load", "np.save", "np.savez", "np.memmap", "np.fromfile", "np.loadtxt")
@@ -225,6 +229,15 @@ def part_of(path):
     return inner if len(rest) > 1 and (inner := f"{rest[0]}.{rest[1]}") in MAY else rest[0]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_garbage():
+    """A million nodes are there to stay, and gone after the last test: nothing is to look for."""
+    gc.disable()
+    yield
+    tree.cache_clear()
+    gc.enable()
+
+
 @functools.cache
 def tree(path):
     return ast.parse((ROOT / path).read_text())
@@ -391,21 +404,36 @@ LIGHT = (
     *("lab.sim", "edgegossip.telemetry", "lab.bench", "lab.bench.__main__"),
     *("edgegossip.cli.study", "edgegossip.studies.campaign", "edgegossip.sweep.campaign"),
     *("edgegossip.scale.devices", "edgegossip.scale.predict", "edgegossip.mesh", "edgegossip --help"),
+    *("edgegossip:Result", "edgegossip.report.plots", "edgegossip.report.table", "edgegossip.report.live"),
+    *("edgegossip.training.data.download", "a recipe is checked"),
 )
 LOADS = {name: set() for name in LIGHT} | {
     "edgegossip.int8": {"torch"},
-    "edgegossip.training": set(),  # torch, which int8 has loaded
+    "edgegossip.int8:qdq.qdq_model": set(),
+    "a board trains": set(),  # torch, which int8 has loaded
 }
 PROBE = f"""
-import contextlib, importlib, sys
+import contextlib, pkgutil, sys
+from edgegossip import recipe, training
 known = set()
 for what in sys.argv[1:]:
     if what.endswith("--help"):
         from edgegossip.cli.main import main
         with contextlib.suppress(SystemExit), contextlib.redirect_stdout(sys.stderr):
             main(["--help"])
+    elif what == "a recipe is checked":
+        training.check(recipe.Recipe())
+        training.partition_counts(recipe.Recipe())
+    elif what == "a board trains":  # torch.optim would load the compiler with its first step, and the meta device, too
+        chosen = recipe.load("quickstart-gossip", ("model.name=resnet8",))
+        training.layout_of(chosen)
+        board = training.build_workload(chosen, 0)
+        x = board.initial(1)
+        board.local_update(x, 0)
+        board.evaluate(x, 1)
+        board.restore(board.snapshot())
     else:
-        importlib.import_module(what)
+        pkgutil.resolve_name(what)
     found = {{m for m in {HEAVY!r} if m in sys.modules}}
     print(what, *found - known, sep=",")
     known |= found

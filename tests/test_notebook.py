@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import textwrap
 import tomllib
 from pathlib import Path
@@ -11,41 +13,8 @@ import pytest
 import torch
 
 import edgegossip
+from edgegossip.training.loader import Sampler
 from edgegossip.types import ConfigError, RunError
-
-
-def test_a_function_on_boards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It refers to what is around it, as a cell of a notebook does, also to a module in a folder
-    that only the notebook has added to sys.path; and it need not be a plain one."""
-    import functools
-    import importlib
-
-    import torch
-
-    beside = tmp_path / "beside"
-    beside.mkdir()
-    (beside / "own_models_of_a_notebook.py").write_text("from torch import nn\n\n\nclass Own(nn.Linear):\n    pass\n")
-    monkeypatch.syspath_prepend(beside)
-    own = importlib.import_module("own_models_of_a_notebook").Own
-    widths = (4, 2)
-
-    def train(rate: float, board: int) -> None:
-        model = own(*widths)
-        x = torch.full((8, 4), float(board + 1))
-        optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-        with edgegossip.join(model, state=[optimizer]) as run:
-            assert (run.index, run.boards, run.name) == (board, 2, f"board-{board}")
-            for _ in run.rounds():
-                loss = model(x).square().mean()
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                run.exchange(loss=loss.item())
-
-    settings = {"run.rounds": 4, "network.tls": "off", "gossip.topology": "complete"}
-    result = edgegossip.local(functools.partial(train, 0.01), settings, nodes=2, runs=tmp_path)
-    assert result.summary["failed_nodes"] == [] and result.summary["rounds"] == 4
-    assert result.state_dict()["weight"].shape == (2, 4)
 
 
 @pytest.mark.slow  # what failed is told as in tests/fleet/launch
@@ -111,33 +80,6 @@ JOB = """
     def net(shape, outputs, norm):
         return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, outputs))
 """
-SAME_JOB = """
-    import sys
-
-    import same_job
-    import torch
-    from torch import nn
-
-    import edgegossip
-    from edgegossip.training.loader import Sampler
-
-    index = max(0, int(sys.argv[1]))
-    (x, y), _ = same_job.data("", f"board-{index}")
-    x, y = torch.tensor(x), torch.tensor(y)
-    torch.manual_seed(1)
-    model = same_job.net((8,), 3, "")
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, nesterov=True)
-    batches = Sampler(len(x), 16, seed=1, node=index)
-    run = edgegossip.join(model, state=[optimizer])
-    for round in run.rounds():
-        for step in range(3):
-            chosen = batches.batch(3 * round + step)
-            loss = nn.functional.cross_entropy(model(x[chosen]), y[chosen])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        run.exchange(loss=loss.item(), examples=len(x), steps=3)
-"""
 
 
 @pytest.mark.parametrize(
@@ -147,15 +89,14 @@ SAME_JOB = """
         pytest.param("server", "dpsgd", "minmax8", "", marks=pytest.mark.slow),
     ],
 )
-def test_a_recipe_and_a_script_of_the_same_job_end_with_the_same_model(
+def test_a_recipe_and_a_function_of_the_same_job_end_with_the_same_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, algorithm: str, codec: str, board: str
 ) -> None:
     """Bit for bit, on one thread; be settings keywords, sections or keys, of which the last one
-    counts."""
+    counts. The function refers to what is around it, as a cell of a notebook does, also to a module
+    in a folder that only the notebook has added to sys.path; and it need not be a plain one."""
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "same_job.py").write_text(textwrap.dedent(JOB))
-    script = tmp_path / "train.py"
-    script.write_text(textwrap.dedent(SAME_JOB))
     data = {"data.name": "same_job:data", "data.partition": "local", "data.classes": 3, "model.name": "same_job:net"}
     keys = {"local_steps": 3, "batch_size": 16, "lr": 0.1, "schedule": "constant", "weight_decay": 0.0}
     recipe = {**data, **{f"training.{key}": value for key, value in keys.items()}}
@@ -176,12 +117,34 @@ def test_a_recipe_and_a_script_of_the_same_job_end_with_the_same_model(
         runs=tmp_path,
     )
     assert one.folder.parent == tmp_path and one.boards[-2:] == ("board-0", "board-1")
-    assert one.summary["rounds"] == 6 and one.summary["failed_nodes"] == []
     told = tomllib.loads((one.folder / "recipe.toml").read_text())
     assert (told["run"]["rounds"], told["run"]["nodes"], told["gossip"]["topology"]) == (6, 2, "complete")
     assert (told["codec"], told["gossip"]["algorithm"]) == ({"name": codec, "params": {}}, algorithm)
+
+    job, steps = importlib.import_module("same_job"), 3
+
+    def train(rate: float, index: int) -> None:
+        (x, y), _ = job.data("", f"board-{index}")
+        x, y = torch.tensor(x), torch.tensor(y)
+        torch.manual_seed(1)
+        model = job.net((8,), 3, "")
+        optimizer = torch.optim.SGD(model.parameters(), rate, momentum=0.9, nesterov=True)
+        batches = Sampler(len(x), 16, seed=1, node=index)
+        run = edgegossip.join(model, state=[optimizer])
+        assert run.index < 0 or (run.index, run.boards, run.name) == (index, 2, f"board-{index}")
+        for round in run.rounds():
+            for step in range(steps):
+                chosen = batches.batch(steps * round + step)
+                loss = torch.nn.functional.cross_entropy(model(x[chosen]), y[chosen])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            run.exchange(loss=loss.item(), examples=len(x), steps=steps)
+
     settings = {"run.mode": mode, "run.rounds": 6, "network.tls": "off", "gossip.topology": "complete"}
     settings |= {"gossip.algorithm": algorithm, "codec.name": codec}
-    two = edgegossip.run(script, {**settings, "run.script_args": ["{index}"]}, nodes=2, runs=tmp_path)
+    two = edgegossip.local(functools.partial(train, 0.1), settings, nodes=2, runs=tmp_path)
+    for result in (one, two):
+        assert result.summary["failed_nodes"] == [] and result.summary["rounds"] == 6
     a, b = (r.state_dict(board=board) if board else r.state_dict() for r in (one, two))
     assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)

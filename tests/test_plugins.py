@@ -77,6 +77,7 @@ def edgegossip(site: Path, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow  # what each of them does for it is below
 def test_boards_train_with_it(example: Path) -> None:
     """Two boards, each in a process of its own: so their messages name it, and they agree on it."""
     sets = [word for setting in (*MINE, "run.nodes=2", "run.rounds=2") for word in ("--set", setting)]

@@ -127,8 +127,6 @@ except edgegossip.HostError as error:
         assert name in edgegossip.__all__ and re.search(rf"edgegossip\.{name}\b", first), name
 
 
-def test_importing_the_package_imports_nothing_heavy() -> None:
-    ask = "import sys, edgegossip; edgegossip.Result; assert not {'torch', 'pandas', 'grpc'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", ask], check=True, timeout=60)
+def test_a_name_that_the_package_has_not_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'result_of'"):
         edgegossip.result_of  # noqa: B018

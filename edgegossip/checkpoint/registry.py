@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from enum import Enum
+from functools import cache
 from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
@@ -116,6 +117,11 @@ def _words(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
 
 
+@cache  # typing takes longer to say it than a value to be checked
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return get_origin(hint) or hint, get_args(hint)
+
+
 def fits(value: Any, hint: Any) -> bool:
     """Tell whether a value is what its annotation says. Any and type variables take everything.
     Raises TypeError on a form of annotation that is not known here: a state must not have it."""
@@ -129,7 +135,7 @@ def fits(value: Any, hint: Any) -> bool:
         return type(value) in (int, float)
     if hint in _PLAIN:
         return type(value) is hint
-    origin, args = get_origin(hint) or hint, get_args(hint)
+    origin, args = _parts(hint)
     if alias := getattr(origin, "__value__", None):  # made by a `type` statement, as numpy 2.5's NDArray
         return fits(value, alias[args] if args else alias)
     if origin in (Union, UnionType):

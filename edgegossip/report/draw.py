@@ -27,6 +27,7 @@ from edgegossip.telemetry.summary import evaluated_by
 from edgegossip.types import HostError
 from edgegossip.untrusted import printable
 
+DPI = 150
 INK, MUTED = LIGHT["ink"], LIGHT["muted"]
 
 
@@ -51,7 +52,7 @@ def new_figure(width_in: float, height_in: float, title: str) -> Figure:
     """Return an empty figure, made without pyplot: no global state, no display. Without a title
     where that is empty."""
     layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08, hspace=0.04, wspace=0.03)  # inches, inches, shares
-    figure = Figure(figsize=(width_in, height_in), layout=layout, facecolor="white")
+    figure = Figure(figsize=(width_in, height_in), dpi=DPI, layout=layout, facecolor="white")
     FigureCanvasAgg(figure)
     if title:
         figure.suptitle(printable(title, 160), x=0.012, ha="left", fontsize=11, fontweight="bold")
@@ -67,11 +68,14 @@ def save(figure: Figure, path: Path) -> Path:
         axes.set_title(
             f"({chr(ord('a') + k)})" if k < 26 else f"({k + 1})", loc="left", fontsize=9.5, fontweight="bold"
         )
+    if (layout := figure.get_layout_engine()) is not None:  # here, as savefig draws all twice for one
+        layout.execute(figure)
+        figure.set_layout_engine(None)
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")
         try:
-            figure.savefig(path, dpi=150, metadata=undated)
+            figure.savefig(path, dpi=DPI, metadata=undated)
         except OSError as error:
             path.unlink(missing_ok=True)  # half of a picture is none
             raise HostError(f"cannot write {path}: {error.strerror or error}") from None

@@ -161,15 +161,17 @@ def _parts(seeds: list[int], options: Options, jobs: int) -> Iterator[Result]:
 @contextmanager
 def _rare_collections() -> Iterator[None]:
     """A schedule makes many short-lived records and few cycles: to look for those as often as
-    Python does takes 5 % longer."""
-    before = gc.get_threshold()
-    gc.freeze()
+    Python does takes 5 % longer. What a caller has frozen stays so."""
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
+    if not frozen:
+        gc.freeze()
     gc.set_threshold(COLLECT_EVERY, *before[1:])
     try:
         yield
     finally:
         gc.set_threshold(*before)
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()
 
 
 @_rare_collections()

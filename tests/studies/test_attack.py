@@ -97,8 +97,9 @@ def test_mistakes_are_named(base, settings, words):
 ATTACKS = ("attack.kind", ["none", "sign-flip", "scaled", "alie", "label-flip"])
 
 
-def test_a_study_that_sweeps_attacks_runs_and_plots(base, tmp_path):
-    pytest.importorskip("matplotlib", reason="an extra: pip install '.[report]'")
+def test_a_study_that_sweeps_attacks_runs_and_plots(base, tmp_path, monkeypatch):
+    plots = pytest.importorskip("edgegossip.sweep.plots", reason="an extra: pip install '.[report]'")
+    monkeypatch.setattr(plots, "save", lambda figure, path: path)
     base = with_settings(base, {"run.nodes": 5, "gossip.topology": "complete", "run.rounds": 3})
     cases = cases_of(base, ("gossip.malicious_nodes", [0, 1]), ("attack.kind", ["none", "scaled", "label-flip"]))
     cache = DataSetCache()

@@ -1,4 +1,4 @@
-"""Cases on several processes. Nothing heavy is imported here: each of them imports this file."""
+"""Cases on several processes."""
 
 import os
 import signal
@@ -6,36 +6,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from edgegossip.sweep import campaign
 from edgegossip.types import ConfigError, HostError
-
-
-def runner(case, progress):
-    """Says which process ran the case, and does what it is called."""
-    if case.name == "waits":  # for the next second, when rounds are told
-        until_s = time.monotonic() + 1.1 * campaign.REPORT_S
-        while time.monotonic() < until_s:
-            time.sleep(0.02)
-            progress(time.monotonic())
-    if case.name == "refuses":
-        raise ConfigError("no such thing")
-    if case.name == "breaks":
-        raise ZeroDivisionError("by nothing")
-    if "stays" in case.name:
-        Path(f"{case.name}.new").write_text(str(os.getpid()))
-        os.rename(f"{case.name}.new", case.name)
-        time.sleep(600)
-    if case.name == "dies":
-        os._exit(3)
-    return {"case": case.name, "process": os.getpid()}
-
-
-def cases(*names):
-    return [SimpleNamespace(name=name) for name in names]
+from tests.sweep.runner import cases, runner
 
 
 def test_each_case_is_run_once_by_one_of_them():
@@ -50,7 +26,6 @@ def test_each_case_is_run_once_by_one_of_them():
     ("name", "error", "words"),
     [
         ("refuses", ConfigError, "no such thing"),
-        ("breaks", ZeroDivisionError, "by nothing"),
         ("dies", HostError, "a process that ran cases ended by itself"),
     ],
 )
@@ -63,7 +38,7 @@ def test_what_goes_wrong_in_one_is_raised_here(name, error, words):
 def test_no_process_outlives_who_started_it(how, tmp_path):
     names = [str(tmp_path / f"stays-{k}") for k in "ab"]
     code = f"""
-from tests.sweep.test_workers import cases, runner
+from tests.sweep.runner import cases, runner
 from edgegossip.sweep.campaign import run_cases
 if __name__ == "__main__":
     next(run_cases(cases({names[0]!r}, {names[1]!r}, "b"), 2, runner, lambda case, round: None))

@@ -123,7 +123,7 @@ def gossips():
 @pytest.mark.parametrize(("topology", "algorithm", "codec"), [*gossips()])
 def test_gossip_brings_every_board_to_the_statistics_of_all_examples(topology, algorithm, codec):
     settings = {"gossip.topology": topology, "gossip.algorithm": algorithm, "codec.name": codec}
-    recipe = recipe_with(settings | {"run.rounds": 25 if codec != "4-bit-elastiquant" else 50})
+    recipe = recipe_with(settings | {"run.rounds": 5 if topology == "complete" else 18})
     for x in play_gossip(recipe):
         require_pooled(recipe, x)
 
@@ -131,7 +131,11 @@ def test_gossip_brings_every_board_to_the_statistics_of_all_examples(topology, a
 @pytest.mark.parametrize("algorithm", sorted(set(gossip.names()) - {"d2"}))
 def test_every_algorithm_averages_them(algorithm):
     settings = {"training.momentum": 0.0} if algorithm == "k-gt" else {}
-    settings |= {"gossip.topology": "complete", "gossip.algorithm": algorithm, "run.rounds": 15}
+    settings |= {
+        "gossip.topology": "complete",
+        "gossip.algorithm": algorithm,
+        "run.rounds": 15 if algorithm == "ad-psgd" else 3,
+    }
     recipe = recipe_with(settings)
     for x in play_gossip(recipe):
         require_pooled(recipe, x)
@@ -149,7 +153,7 @@ def test_a_coordinator_has_them_after_one_round_and_keeps_them(weighting, codec,
 
 
 def test_one_data_set_that_is_shared_out_has_its_own_statistics():
-    recipe = with_settings(Recipe(), {"data.normalise": "together", "run.rounds": 40, "data.partition": "dirichlet"})
+    recipe = with_settings(Recipe(), {"data.normalise": "together", "run.rounds": 18, "data.partition": "dirichlet"})
     images = open_data(recipe.data).indexed().take(np.arange(1442)).inputs
     mean, std = first_layer(recipe, play_gossip(recipe)[0]).moments()
     assert mean.item() == pytest.approx(images.mean(), rel=1e-6)

@@ -3,6 +3,7 @@ takes."""
 
 from __future__ import annotations
 
+import gc
 import importlib
 import itertools
 import json
@@ -53,6 +54,7 @@ def test_a_campaign_as_json_has_the_promised_fields() -> None:
     assert {"schedules", "violations", "faults", "schedules_per_s", "first_failure_seed"} <= set(document)
     assert done.return_value == 0 and document["schedules"] == 6 and document["first_failure_seed"] is None
     assert document["first_failure"] is None
+    assert gc.get_freeze_count()  # what tests/conftest.py has frozen stays so
 
 
 def test_a_campaign_counts_algorithms_topologies_and_codecs() -> None:
