@@ -504,12 +504,9 @@ class FrontEnd:
             pending.step()
         except _HandOn as hand_on:
             self._hand_on(pending, hand_on.caller)
-        except _Closed:
-            self._forget(pending)
         except PeerError as error:
             self._refuse(pending, str(error))
-        except (OSError, EdgegossipError) as error:
-            _log.debug("connection of %s: %s", pending.who, error)
+        except (_Closed, OSError, EdgegossipError):  # it went away, which is no news
             self._forget(pending)
         else:
             self._watch(pending)
