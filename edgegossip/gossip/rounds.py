@@ -340,8 +340,10 @@ class Synchronous(Sessions):
         ]
         math_, spread = self.scheme.mix(s.math, s.ctx, fresh)
         error = s.stepped.published.relative_error if s.stepped.sent else math.nan
-        distances = {s.view.members[j]: far for j, far in spread.by_neighbour.items()}
-        done = RoundDone(s.round, spread.distance, error, distances, len(fresh))
+        distances, directions = (
+            {s.view.members[j]: value for j, value in of.items()} for of in (spread.by_neighbour, spread.directions)
+        )
+        done = RoundDone(s.round, spread.distance, error, distances, len(fresh), directions)
         s, actions = self._enter(s, s.round + 1, math_)
         return s, [Checkpoint(), done, *actions]
 

@@ -71,6 +71,7 @@ from edgegossip.telemetry.records import (
     LINK_BYTES,
     LINK_PREFIX,
     LINK_SECONDS,
+    LONG_PREFIX,
     Sink,
     Value,
     score_text,
@@ -475,6 +476,7 @@ class GossipNode:
             "gossip/heard": done.heard,
             **ended.rates,
             **{f"{FAR_PREFIX}{peer}": times for peer, times in far_beyond(done.distances).items()},
+            **{f"{LONG_PREFIX}{peer}": times for peer, times in far_beyond(done.directions).items()},
         }
         if last or done.round in self._evaluate_after:
             values |= self._evaluate(ended.state, last, done.round + 1)
