@@ -458,7 +458,8 @@ class NodeEngine:
             if rounds >= OUT_OF_LINE:
                 self._named.add(peer)
                 text = f"the direction of {peer} is {long[peer]:.2g} times as long as the median board's, as in most rounds: "
-                text += f"{self.algorithm.name} adds up what it says; {guard_of(self.algorithm.traits)} bounds what it can do"
+                text += f"its data are unlike the others', or it lies, and {self.algorithm.name} adds up what it says; "
+                text += f"{guard_of(self.algorithm.traits)} bounds what it can do"
                 self._log("outlier", text, peer=peer, times=long[peer])
 
     # -- alone

@@ -41,7 +41,7 @@ from edgegossip.fleet.launch.fork_server import MODULES, ForkServer
 from edgegossip.layout import Layout
 from edgegossip.training import build_workload
 from lab.soak.boards import Boards, Fleet, at_work
-from lab.soak.servers import ServerFleet
+from lab.soak.servers import JobFleet, ServerFleet
 from lab.soak.slow_mlp import slow_mlp
 
 EVIL = "evil"
@@ -365,16 +365,20 @@ def metrics(boards: Boards, stolen: Stolen, over: Event) -> None:
 
 def nested(boards: Boards, stolen: Stolen, over: Event) -> None:
     """Three documents of brackets at a time: of 64 MiB, or as large as a Hello may be."""
-    if isinstance(boards, ServerFleet):
-        from edgegossip.flower.connection import JOIN_PATH, BoardCredentials
+    if isinstance(boards, ServerFleet | JobFleet):
+        from edgegossip.flower.connection import JOIN_PATH
+        from edgegossip.scale.follow import RECORDS
+        from edgegossip.security import tls
         from edgegossip.security.identity import Identity
 
-        context = BoardCredentials.of(Identity.load(boards.identity(EVIL))).context
-        large = brackets(64 << 20)
+        context = tls.caller_context(Identity.load(boards.identity(EVIL)), "coordinator")
+        path, large = JOIN_PATH, brackets((64 << 20) - 8)
+        if isinstance(boards, JobFleet):  # its first line says of which cell it is
+            path, large = RECORDS, boards.head() + large[len(boards.head()) :]
 
         def send() -> None:
             with closing(HTTPSConnection("127.0.0.1", boards.port, timeout=20, context=context)) as connection:
-                connection.request("POST", JOIN_PATH, large)
+                connection.request("POST", path, large)
                 connection.getresponse().read()
 
         async def bring(_: str) -> None:
@@ -383,7 +387,7 @@ def nested(boards: Boards, stolen: Stolen, over: Event) -> None:
                 if isinstance(failed, Exception) and not isinstance(failed, OSError | HTTPException):  # it was cut off
                     raise failed
 
-        stolen.places = {"coordinator": None}
+        stolen.places = {boards.names[0]: None}
     else:
         from edgegossip.mesh._proto import mesh_pb2 as pb
         from edgegossip.mesh.wire import METHOD
@@ -410,6 +414,7 @@ FROM_OUTSIDE: Mapping[str, Callable[[Boards, Stolen, Event], None]] = {
 ROWS = {
     "gossip": ("silent", "trickle", "malformed", "early", "metrics", "nested", "rumours"),
     "server": ("silent", "trickle", "answers", "metrics", "nested", "claims"),
+    "jobs": ("nested",),
 }
 
 
@@ -442,6 +447,8 @@ def fleet_of(mode: str, names: Sequence[str], settings: Sequence[str], folder: P
         return Fleet(names, settings, folder)
     from edgegossip.flower.superlink import free_port
 
+    if mode == "jobs":
+        return JobFleet(folder, [free_port("127.0.0.1", 0) for _ in range(len(names) + 1)], names, settings)
     return ServerFleet(folder, free_port("127.0.0.1", 0), names, (*settings, f"run.nodes={len(names)}"), PATIENCE_S)
 
 
@@ -464,7 +471,8 @@ def play(row: str, size: int, mode: str, attack_s: float = ATTACK_S, *more: str)
         if row == "metrics":
             with socket.create_server(("127.0.0.1", 0)) as free:
                 boards.more = {boards.names[0]: ("--metrics", str(free.getsockname()[1]))}
-        boards.forks = stack.enter_context(ForkServer(MODULES[mode], 1, folder / "forks.log"))
+        if mode in MODULES:
+            boards.forks = stack.enter_context(ForkServer(MODULES[mode], 1, folder / "forks.log"))
         stack.enter_context(at_work(boards))
         honest = [n for n in boards.boards if n != EVIL]
         pids = {n: p.pid for n, p in boards.processes.items() if n != EVIL}
