@@ -55,6 +55,8 @@ HOARD = 70  # messages: 31 rounds may pass without news, in a graph of four boar
 TRICKLE_S = DEADLINE_S / 6  # less than from one look at what has come to the next
 KRUM = ("server.strategy=multikrum", "server.strategy_params.num_malicious_nodes=1")  # takes five boards
 
+TRACKED = ("gossip.algorithm=gt-dsgd", "training.momentum=0.0", "training.nesterov=false")
+
 
 # -- what is seen
 
@@ -209,11 +211,27 @@ def answers(_transport: ModuleType | None, _outbound: ModuleType | None, client:
         client.FleetLink.reply = again
 
 
+def steer(_transport: ModuleType | None, _outbound: ModuleType | None, client: ModuleType | None, acts: Acts) -> None:
+    """Turn the direction round, and say it three times as long."""
+    from edgegossip.gossip.publish import Plain
+
+    publish = Plain.publish
+
+    def turned(self: Any, memory: Any, v: Any, local: Any, ctx: Any) -> Any:
+        if ctx.part == 1:
+            acts()
+            v = np.float32(-3.0) * v
+        return publish(self, memory, v, local, ctx)
+
+    Plain.publish = turned  # type: ignore[method-assign]
+
+
 IN_BOARD: Mapping[str, Callable[..., None]] = {
     "silent": silent,
     "trickle": trickle,
     "claims": claims,
     "answers": answers,
+    "steer": steer,
 }
 
 
@@ -412,7 +430,7 @@ FROM_OUTSIDE: Mapping[str, Callable[[Boards, Stolen, Event], None]] = {
     "nested": nested,
 }
 ROWS = {
-    "gossip": ("silent", "trickle", "malformed", "early", "metrics", "nested", "rumours"),
+    "gossip": ("silent", "trickle", "malformed", "early", "metrics", "nested", "rumours", "steer"),
     "server": ("silent", "trickle", "answers", "metrics", "nested", "claims"),
     "jobs": ("nested",),
 }
@@ -466,6 +484,7 @@ def play(row: str, size: int, mode: str, attack_s: float = ATTACK_S, *more: str)
             *(f"{part}.deadline_s={DEADLINE_S}" for part in ("gossip", "server")),
             *more,
             *(KRUM if row == "claims" and size > 4 else ()),
+            *(TRACKED if row == "steer" else ()),
         )
         boards = fleet_of(mode, names, settings, folder)
         if row == "metrics":
