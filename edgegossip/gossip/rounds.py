@@ -213,9 +213,8 @@ class Synchronous(Sessions):
         reason = f"no message of round {s.round} within {waited_s:g} s" + " after the others" * s.lingering
         suspects = [Suspect(s.view.members[j], reason, cause, s.round, waited_s) for j in missing]
         if not s.lingering:
-            known = {j: s.reliance.get(j, Reliance()) for j in missing}
-            less = {j: one.miss() for j, one in known.items() if not one.catches_up(s.round)}
-            s = replace(s, reliance={**s.reliance, **less})
+            costs = {j: s.reliance.get(j, Reliance()).cost(s.round) for j in missing}
+            s = replace(s, reliance={**s.reliance, **costs})
         s, actions = self._finish(s)
         return s, [*suspects, *actions]
 

@@ -24,7 +24,7 @@ from lab.sim.node import Node
 from lab.sim.schedule import Schedule
 
 # Deadlines that a neighbour may cost before it has to send, each time twice as much; those in which
-# it makes up for half of what it is behind do not count.
+# it makes up for half of what it is behind, and is nearer than after the one before, do not count.
 FREE = 2
 ROUNDING_S = 1e-6  # of a node's own clock, which may be far from the virtual one
 LATE_S = 1.0  # after which somebody should have noticed
@@ -41,6 +41,7 @@ class Patience:
     sent: int = 0  # messages of further rounds since the last of them
     newest: Round = -1
     began: Round = -1  # the newest when the node began to wait
+    behind: float = math.inf  # rounds, after the last deadline that did not count
 
     @property
     def ended(self) -> bool:
@@ -193,8 +194,11 @@ class Witness:
             costs = self._seen[node.index].patience.setdefault(node.view.members.index(line.fields["peer"]), Patience())
             text = f"waited though that neighbour has cost {costs.deadlines} deadlines, and sent {costs.sent} messages since"
             self._check("patience", node.index, f"{text}: {line.text}" if costs.ended else None)
-            if costs.deadlines < FREE or costs.newest - costs.began < line.fields["round"] - costs.newest:
-                costs.deadlines, costs.sent = costs.deadlines + 1, 0
+            left = line.fields["round"] - costs.newest
+            if costs.deadlines >= FREE and left <= costs.newest - costs.began and left < costs.behind:
+                costs.behind = left
+            else:
+                costs.deadlines, costs.sent, costs.behind = costs.deadlines + 1, 0, math.inf
         if line.event == "suspect" and not lies:
             early = "blames a neighbour before anything broke" if now_s < self.broken_s else ""
             fault = early or self._false(node, line)
