@@ -221,12 +221,20 @@ class Synchronous(Sessions):
     @override
     def membership(self, s: State, view: NodeView) -> Outcome:
         """Take note of who is down, and is neither waited for nor sent to, and of who came back,
-        and gets the message of the round in progress."""
+        and gets the message of the round in progress. A round that waited for one until it was
+        gone has waited in vain, as with a deadline: it may come and go."""
         messages.check_same_run(s.view, view)
         back = {j for j, name in enumerate(view.members) if name in s.view.down - view.down}
         gone = {j for j, name in enumerate(view.members) if name in view.down - s.view.down}
         claims = {j: r for j, r in s.claims.items() if view.members[j] not in view.down}
-        s = replace(s, view=view, ctx=self._context(view, s.index, s.round), claims=claims)
+        costs = {j: s.reliance.get(j, Reliance()).miss() for j in gone.intersection(self._missing(s))}
+        s = replace(
+            s,
+            view=view,
+            ctx=self._context(view, s.index, s.round),
+            claims=claims,
+            reliance={**s.reliance, **costs} if costs else s.reliance,
+        )
         s, hellos = self._on_peers_up(self._on_peers_down(s, gone), back)
         if s.stepped is None:
             return s, hellos

@@ -77,6 +77,24 @@ def test_who_stays_a_few_rounds_behind_costs_no_more(make_fleet: Any, algorithm:
     assert 2 < sum(s > 0 for s in waited) <= 2 * (2 + math.log2(rounds))
 
 
+@pytest.mark.parametrize("algorithm", ["dpsgd", "choco-sgd", "sgp"])
+def test_who_comes_and_goes_costs_no_more(make_fleet: Any, algorithm: str) -> None:
+    """Each time a round waits until it counts as gone, which takes a while."""
+    fleet, waited, others = fleet_of(make_fleet, algorithm), 0, (1, 2, 3)
+    for _ in range(32):
+        fleet.step_all()
+        fleet.mail[:] = [mail for mail in fleet.mail if mail[1].sender != fleet.members[ODD]]
+        fleet.deliver_all()
+        waited += fleet.states[1].stepped is not None
+        for gone in ((ODD,), ()):
+            for node in others:
+                fleet.down(node, *gone)
+            fleet.deliver_all()
+        fleet.tick(ODD)
+        fleet.deliver_all()
+    assert waited <= 3 + math.log2(32)
+
+
 @pytest.mark.no_cover
 @pytest.mark.parametrize("algorithm", SYNCHRONOUS)
 def test_who_was_away_for_a_while_is_waited_for_again(make_fleet: Any, algorithm: str) -> None:
