@@ -27,6 +27,8 @@ from edgegossip.files import read_text
 from edgegossip.options import Option, as_toml, option, options_of
 from edgegossip.types import ConfigError
 
+_MODES = {"gossip", "server"}
+
 
 @dataclass(frozen=True, slots=True)
 class RunSection:
@@ -387,7 +389,7 @@ class OuterSection:
 class EvaluationSection:
     """When the model is tested, by whom, and on how much."""
 
-    where: str = option("boards", "server mode: who evaluates", choices=("boards", "coordinator"))
+    where: str = option("boards", "server mode: who evaluates", choices=("boards", "coordinator"), mode="server")
     every: int = option(0, "evaluate every so many rounds; 0: about ten times a run", low=0)
     examples: int = option(0, "test examples of an evaluation during the run; 0: all. The last one uses all", low=0)
     patience: int = option(
@@ -518,6 +520,32 @@ def evaluation_rounds(recipe: Recipe) -> frozenset[int]:
 def tests_by_board(recipe: Recipe) -> bool:
     """Whether each board has a test set of its own, so that scores of two boards are of two."""
     return bool(recipe.run.script) or recipe.data.partition == "local"
+
+
+def unread(recipe: Recipe) -> list[str]:
+    """Return the keys that were set and are for the other mode only: those of its section, and who
+    declares a mode of its own."""
+    return [
+        f"{section}.{key.name}"
+        for section, kind in sections().items()
+        for key in options_of(kind)
+        if key.more.get("mode", section) in _MODES - {recipe.run.mode}
+        and getattr(getattr(recipe, section), key.name) != key.default
+    ]
+
+
+def require_read(recipe: Recipe) -> None:
+    """Raise ConfigError for a key that is not read in the recipe's mode, where the mode has one of
+    the same name that was left as it is: who set the one relies on what the other does."""
+    mine = getattr(recipe, recipe.run.mode)
+    defaults = {key.name: key.default for key in options_of(type(mine))}
+    for key in unread(recipe):
+        section, name = key.split(".")
+        if name in defaults and getattr(mine, name) == defaults[name]:
+            value = as_toml(getattr(getattr(recipe, section), name))
+            raise ConfigError(
+                f"{key} = {value} is not read with run.mode = {recipe.run.mode}: set {recipe.run.mode}.{name}"
+            )
 
 
 def require_all_rounds(recipe: Recipe, what: str) -> None:

@@ -71,6 +71,7 @@ from edgegossip.engine.joining import Patience, PeerStatus, PendingFrames, Remot
 from edgegossip.engine.rates import Rates, rates_for
 from edgegossip.gossip import base
 from edgegossip.gossip.base import GossipAlgorithm, Message, NodeView, RoundDone, Topology
+from edgegossip.gossip.robust import LONG_TIMES, OUT_OF_LINE, far_beyond, guard_of
 from edgegossip.types import DecodeError, LocalUpdate, NodeId, PeerError, Round, UsageError, Vec, replace
 
 _HEADERS = wire.Limits(2**63)  # while the model's size is not known yet
@@ -172,6 +173,8 @@ class NodeEngine:
         self._trains_since_s = 0.0  # when the update was asked for
         self._rates: Rates | None = None  # where the codec leaves the rate to us
         self._jumps, self._jumped_s = JUMPS, 0.0  # how many may be told, and when that was so
+        self._out_of_line: dict[NodeId, int] = {}  # rounds in which a direction was; each in line takes two off
+        self._named: set[NodeId] = set()  # who was said to be
         self._adopted = False  # since the update in progress was begun: it is of a model that was given up
         # Catching up.
         self._catching_up = False
@@ -441,8 +444,23 @@ class NodeEngine:
         rates = {} if self._rates is None else self._rates.figures()
         self._effects.append(RoundEnded(self._local, done, self.state, self.round >= self.rounds, rates))
         self._local = None
+        self._look_at_directions(done)
         self._end_catch_up()
         self._poll()
+
+    def _look_at_directions(self, done: RoundDone) -> None:
+        """Say once of a neighbour whose direction is out of line with the others' again and again:
+        nothing bounds it where directions travel."""
+        long = far_beyond(done.directions, LONG_TIMES)
+        for peer in sorted(done.directions.keys() - self._named - {self.config.node}):
+            rounds = max(0, self._out_of_line.get(peer, 0) + (1 if peer in long else -2))
+            self._out_of_line[peer] = rounds
+            if rounds >= OUT_OF_LINE:
+                self._named.add(peer)
+                text = f"the direction of {peer} is {long[peer]:.2g} times as long as the median board's, as in most rounds: "
+                text += f"its data are unlike the others', or it lies, and {self.algorithm.name} adds up what it says; "
+                text += f"{guard_of(self.algorithm.traits)} bounds what it can do"
+                self._log("outlier", text, peer=peer, times=long[peer])
 
     # -- alone
 

@@ -141,6 +141,7 @@ class RoundDone:
     relative_error: float  # ||decoded - sent|| / ||sent|| of this node's own message; nan when nothing was sent
     distances: Mapping[NodeId, float] = field(default_factory=dict)  # ||x_j - x_i||_2 by in-neighbour, where known
     heard: int = 0  # neighbours whose news counted
+    directions: Mapping[NodeId, float] = field(default_factory=dict)  # lengths, the own too, where directions travel
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,21 +213,28 @@ class Synchronous(Sessions):
         reason = f"no message of round {s.round} within {waited_s:g} s" + " after the others" * s.lingering
         suspects = [Suspect(s.view.members[j], reason, cause, s.round, waited_s) for j in missing]
         if not s.lingering:
-            known = {j: s.reliance.get(j, Reliance()) for j in missing}
-            less = {j: one.miss() for j, one in known.items() if not one.catches_up(s.round)}
-            s = replace(s, reliance={**s.reliance, **less})
+            costs = {j: s.reliance.get(j, Reliance()).cost(s.round) for j in missing}
+            s = replace(s, reliance={**s.reliance, **costs})
         s, actions = self._finish(s)
         return s, [*suspects, *actions]
 
     @override
     def membership(self, s: State, view: NodeView) -> Outcome:
         """Take note of who is down, and is neither waited for nor sent to, and of who came back,
-        and gets the message of the round in progress."""
+        and gets the message of the round in progress. A round that waited for one until it was
+        gone has waited in vain, as with a deadline: it may come and go."""
         messages.check_same_run(s.view, view)
         back = {j for j, name in enumerate(view.members) if name in s.view.down - view.down}
         gone = {j for j, name in enumerate(view.members) if name in view.down - s.view.down}
         claims = {j: r for j, r in s.claims.items() if view.members[j] not in view.down}
-        s = replace(s, view=view, ctx=self._context(view, s.index, s.round), claims=claims)
+        costs = {j: s.reliance.get(j, Reliance()).miss() for j in gone.intersection(self._missing(s))}
+        s = replace(
+            s,
+            view=view,
+            ctx=self._context(view, s.index, s.round),
+            claims=claims,
+            reliance={**s.reliance, **costs} if costs else s.reliance,
+        )
         s, hellos = self._on_peers_up(self._on_peers_down(s, gone), back)
         if s.stepped is None:
             return s, hellos
@@ -340,8 +347,10 @@ class Synchronous(Sessions):
         ]
         math_, spread = self.scheme.mix(s.math, s.ctx, fresh)
         error = s.stepped.published.relative_error if s.stepped.sent else math.nan
-        distances = {s.view.members[j]: far for j, far in spread.by_neighbour.items()}
-        done = RoundDone(s.round, spread.distance, error, distances, len(fresh))
+        distances, directions = (
+            {s.view.members[j]: value for j, value in of.items()} for of in (spread.by_neighbour, spread.directions)
+        )
+        done = RoundDone(s.round, spread.distance, error, distances, len(fresh), directions)
         s, actions = self._enter(s, s.round + 1, math_)
         return s, [Checkpoint(), done, *actions]
 

@@ -110,6 +110,7 @@ class Spread:
 
     distance: float = math.nan  # root mean square of ||x_j - x_i||_2; nan without any
     by_neighbour: Mapping[int, float] = field(default_factory=dict)  # ||x_j - x_i||_2, where each is known
+    directions: Mapping[int, float] = field(default_factory=dict)  # ||q_j||_2, the own too, where directions travel
 
     @classmethod
     def of(cls, squares: Mapping[int, float]) -> Spread:

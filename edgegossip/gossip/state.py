@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from edgegossip.frame import Frame
 from edgegossip.gossip.base import Action, NodeView
+from edgegossip.gossip.messages import MAX_ID
 from edgegossip.gossip.scheme import Published, RoundContext
 from edgegossip.gossip.streams import InEdge, OutEdge, PendingMessages
 from edgegossip.types import Round, replace
@@ -32,9 +33,9 @@ class Reliance:
     """Says how far a neighbour can be relied on to send. One that lets deadlines pass has to send
     messages of further rounds, in time or late, before it may cost another; each time twice as
     many. One that fell behind in these rounds, and makes up for half of that in a deadline, gets
-    the next one, too, or it would never be level again: log2(`max_ahead`) of them at most. So what
-    it costs grows with log2(R) over R rounds, whatever it does, and one that is only slow is waited
-    for."""
+    the next one, too, or it would never be level again; as long as each leaves it nearer than the
+    one before. So what it costs grows with log2(R)^2 over R rounds, whatever it does, and one that
+    is only slow is waited for."""
 
     FREE = 2  # deadlines
 
@@ -42,6 +43,7 @@ class Reliance:
     sent: int = 0  # messages of further rounds since then
     newest: Round = -1  # that it has sent a message of
     began: Round = -1  # `newest` when the present round began to wait
+    behind: int = MAX_ID  # rounds that it was behind after the last deadline in which it caught up
 
     @property
     def holds(self) -> bool:
@@ -51,11 +53,16 @@ class Reliance:
     def catches_up(self, round: Round) -> bool:
         """Return whether it made up for half of what it was behind in the deadline of this
         round."""
-        return self.missed >= self.FREE and self.newest - self.began >= round - self.newest
+        left = round - self.newest
+        return self.missed >= self.FREE and self.newest - self.began >= left < self.behind
+
+    def cost(self, round: Round) -> Reliance:
+        """Return what is left after the deadline of this round."""
+        return replace(self, behind=round - self.newest) if self.catches_up(round) else self.miss()
 
     def miss(self) -> Reliance:
-        """Return what is left after one more deadline."""
-        return replace(self, missed=self.missed + 1, sent=0)
+        """Return what is left after a deadline in which it did not catch up."""
+        return replace(self, missed=self.missed + 1, sent=0, behind=MAX_ID)
 
 
 @dataclass(frozen=True, eq=False)

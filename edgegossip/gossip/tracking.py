@@ -22,6 +22,7 @@ board."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
@@ -35,7 +36,7 @@ from edgegossip.codecs.checks import all_finite
 from edgegossip.codecs.keys import derive_key
 from edgegossip.frame import Aux, Frame
 from edgegossip.gossip import messages
-from edgegossip.gossip.averaging import EtaOrDefault
+from edgegossip.gossip.averaging import EtaOrDefault, follows
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.messages import MAX_ID, number_of
 from edgegossip.gossip.publish import Difference, Plain, Publisher, Publishing, moved, unmoved
@@ -164,6 +165,9 @@ class Tracking(Publishing[Tracked]):
         assert m.base is not None and m.public is not None
         x, (model, direction) = m.base.copy(), m.public
         cut, squares, row = ctx.view.layout.trainable_size, {}, {}
+        # As coarse as each sender's links make them they differ in length, with nobody lying.
+        judged = not follows(ctx.view.codec)
+        lengths = {ctx.index: math.sqrt(messages.squares_of(direction))} if judged else {}
         exact = codecs.exact_from(ctx.view.codec, ctx.view.layout)
         edges = {j: edge for j, edge in m.edges.items() if ctx.name(j) not in ctx.view.down}
         for j in fresh:
@@ -171,6 +175,8 @@ class Tracking(Publishing[Tracked]):
             weight = np.float32(min(m.eta, heard.rate or m.eta) * row[j])
             away = heard.model - m.x
             squares[j] = messages.squares_of(away)
+            if judged:
+                lengths[j] = math.sqrt(messages.squares_of(heard.direction))
             pull = heard.model - model
             pull[:exact] *= weight
             pull[exact:] *= np.float32(row[j])  # as `symmetric.Symmetric.mix` does
@@ -184,7 +190,7 @@ class Tracking(Publishing[Tracked]):
                 stamp = 0
             edges[j] = Edge(pull, derive_key(stamp, ctx.round) % MAX_ID + 1)
         row[ctx.index] = 1.0 - sum(row.values())
-        return replace(self._clean(m), x=x, edges=edges, row=row), Spread.of(squares)
+        return replace(self._clean(m), x=x, edges=edges, row=row), replace(Spread.of(squares), directions=lengths)
 
     @override
     def abandon(self, m: Tracked, model: Vec | None, ctx: RoundContext) -> Tracked:

@@ -60,7 +60,7 @@ from edgegossip.engine.extensions import FEW, MOST, Extensions
 from edgegossip.engine.joining import Patience, RemoteMembers
 from edgegossip.engine.node import NodeConfig, NodeEngine, Stage
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send
-from edgegossip.gossip.robust import far_beyond
+from edgegossip.gossip.robust import LONG_TIMES, far_beyond
 from edgegossip.memory import Spool, trim_heap
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, SendReceipt, Transport, Verdict
 from edgegossip.mesh.base import TransportEvent as MeshEvent
@@ -71,6 +71,7 @@ from edgegossip.telemetry.records import (
     LINK_BYTES,
     LINK_PREFIX,
     LINK_SECONDS,
+    LONG_PREFIX,
     Sink,
     Value,
     score_text,
@@ -475,6 +476,7 @@ class GossipNode:
             "gossip/heard": done.heard,
             **ended.rates,
             **{f"{FAR_PREFIX}{peer}": times for peer, times in far_beyond(done.distances).items()},
+            **{f"{LONG_PREFIX}{peer}": times for peer, times in far_beyond(done.directions, LONG_TIMES).items()},
         }
         if last or done.round in self._evaluate_after:
             values |= self._evaluate(ended.state, last, done.round + 1)

@@ -8,13 +8,14 @@ cells with both."""
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -43,6 +44,7 @@ from edgegossip.untrusted import request_target, whole_number
 
 GONE_S = 30.0  # a board that has not asked for so long is not there: see follow.ASK_S and follow.RUNNING_ASK_S
 MAX_RECORDS_BYTES = 64 << 20
+_MAX_LINE_BYTES = 1 << 20
 _MAX_HEAD_BYTES = _PIECE_BYTES = 1 << 16
 IDLE_TIMEOUT_S = 60.0  # of a connection
 ANNOUNCE_S = 5.0
@@ -61,15 +63,17 @@ class CellRecords:
     accuracy: float | None
 
 
-@dataclass(frozen=True, slots=True)
 class _Lines:
-    """Is lines as they came, read one at a time: a list of short ones takes many times their
-    bytes."""
+    """Is the lines that are left in a file, read one at a time and again each time; a longer one
+    than a record is comes in pieces. The file is closed when nobody needs them any more."""
 
-    data: bytes
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._begin = file, file.tell()
+        weakref.finalize(self, file.close)
 
     def __iter__(self) -> Iterator[str]:
-        return (line.decode(errors="replace") for line in io.BytesIO(self.data))
+        self._file.seek(self._begin)
+        return (line.decode(errors="replace") for line in iter(lambda: self._file.readline(_MAX_LINE_BYTES), b""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +200,7 @@ class JobHttpServer(MemberServer):
         """`identity`: of this machine as a coordinator; None: without TLS. Raises HostError,
         ConfigError, DataError."""
         where = addresses.parse(listen, "--listen", any_port=True)
-        self.jobs, self.reading = jobs, threading.Lock()
+        self.jobs = jobs
         super().__init__(
             where.host,
             where.port,
@@ -241,14 +245,15 @@ class _Handler(MemberHandler):
         if self.path != RECORDS or length is None:
             return self.refuse(HTTPStatus.BAD_REQUEST, "this is not how records are handed in")
         try:
-            with tempfile.TemporaryFile() as spool:
+            with ExitStack() as spools:
+                spool = spools.enter_context(tempfile.TemporaryFile())
                 while length and (piece := self.rfile.read(min(length, _PIECE_BYTES))):
                     length -= len(piece)
                     spool.write(piece)
                 spool.seek(0)
-                with self.server.reading:  # one at a time in memory, however many a board sends at once
-                    if not self._certified or self.server.jobs.awaits(self._certified):
-                        self._hand_in(spool)
+                if not self._certified or self.server.jobs.awaits(self._certified):
+                    self._hand_in(spool)
+                    spools.pop_all()  # whoever has the lines has the file
             self._answer({"state": "taken"})
         except (ValueError, KeyError, RecursionError) as error:
             self.refuse(HTTPStatus.BAD_REQUEST, f"records that make no sense: {error}")
@@ -259,8 +264,7 @@ class _Handler(MemberHandler):
         document = json.loads(spool.readline(_MAX_HEAD_BYTES))
         if not isinstance(document, dict):
             raise ValueError("records begin with an object")
-        lines = _Lines(spool.read())
-        self.server.jobs.hand_in(self._certified or str(document["name"]), {**document, "metrics": lines})
+        self.server.jobs.hand_in(self._certified or str(document["name"]), {**document, "metrics": _Lines(spool)})
 
     def _answer(self, document: Mapping[str, Any]) -> None:
         self.answer(json.dumps(document).encode())

@@ -9,6 +9,7 @@ from edgegossip.agreement import unlike
 from edgegossip.gossip.averaging import COARSE, lost_of_normal
 from edgegossip.gossip.base import Says
 from edgegossip.gossip.order import mixes_before_steps
+from edgegossip.gossip.robust import guard_of
 from edgegossip.telemetry.evidence import Outcome
 from edgegossip.types import NodeId
 
@@ -66,6 +67,18 @@ class Cures:
         """Return what helps where boards learn by themselves, and not together."""
         order = ", or say gossip.order = adapt-then-combine, which mixes after a round's steps"
         return "exchange after fewer steps" + (order if self._mixes_before_steps else "")
+
+    def for_liars(self) -> str:
+        """Return what bounds a board that lies, as far as was measured
+        (lab/results/pages/poisoning.md)."""
+        if self._plan.get("run", "mode") == "server":
+            return (
+                "no server.strategy holds against every lie (fedtrimmedavg with server.malicious_nodes lost least), "
+                "run.mode = gossip with gossip.malicious_nodes bounds them better"
+            )
+        algorithm = self._algorithm
+        guard = "gossip.malicious_nodes" if algorithm is None else guard_of(algorithm.traits)
+        return f"{guard} bounds what it can do"
 
     def finer(self) -> str:
         """Return how messages become finer; empty where they are exact, or nearly."""

@@ -22,6 +22,7 @@ from edgegossip.telemetry.records import (
     FAR_PREFIX,
     LINK_BYTES,
     LINK_PREFIX,
+    LONG_PREFIX,
     EventRecord,
     MetricsRecord,
     in_order,
@@ -149,7 +150,9 @@ class BoardEvidence:
     untrained: Untrained | None = None
     away: float | None = None  # from the average, in lengths of it
     compared: int = 0  # rounds in which others' models were held against each other
-    far: dict[NodeId, list[float]] = field(default_factory=dict)  # whose -> rounds far off, sum of log times
+    # Whose model lay far off, and whose direction was long -> rounds, sum of log times.
+    far: dict[NodeId, list[float]] = field(default_factory=dict)
+    long: dict[NodeId, list[float]] = field(default_factory=dict)
     sent: dict[NodeId, int] = field(default_factory=dict)  # neighbour -> last round in which it got something
 
 
@@ -252,9 +255,10 @@ class Evidence:
         if any(name.startswith(EVALUATED) for name in record.values):  # a script may tell no loss
             self._evaluated(node, record)
         for name in record.values:
-            if name.startswith(FAR_PREFIX) and (times := record.number(name) or 0.0) >= 1.0:
-                found = node.far.setdefault(name[len(FAR_PREFIX) :], [0, 0.0])
-                found[0], found[1] = found[0] + 1, found[1] + math.log(times)
+            for prefix, of in ((FAR_PREFIX, node.far), (LONG_PREFIX, node.long)):
+                if name.startswith(prefix) and (times := record.number(name) or 0.0) >= 1.0:
+                    found = of.setdefault(name[len(prefix) :], [0, 0.0])
+                    found[0], found[1] = found[0] + 1, found[1] + math.log(times)
             if name.startswith(LINK_PREFIX) and name.endswith(LINK_BYTES):
                 peer = name[len(LINK_PREFIX) : -len(LINK_BYTES)]
                 node.sent[peer] = max(record.step, node.sent.get(peer, 0))

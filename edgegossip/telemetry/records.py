@@ -86,6 +86,9 @@ LINK_PREFIX, LINK_BYTES, LINK_SECONDS = "link/", "_bytes", "_s"
 # writes the record or, where a coordinator does, from the model that it made; of those far beyond
 # the others (gossip.robust.far_beyond).
 FAR_PREFIX = "far/"
+# long/<board>: how many times as long as the median board's direction that one's was, where
+# directions travel; of those far beyond the others, and the board that writes it is one of these.
+LONG_PREFIX = "long/"
 # rate/<peer>_bits, rate/<peer>_mbit: bits a value of the last message to it and the Mbit/s that its
 # link is taken to carry, where the codec is auto.
 RATE_PREFIX = "rate/"

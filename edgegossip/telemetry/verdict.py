@@ -28,7 +28,7 @@ second run reads no warning, so each rule waits for evidence, and short runs are
 - `alone` (hint): a board mixed with nobody in most of its rounds, or none of its updates was used,
   or in gossip nothing of it reached another board.
 - `outlier` (hint): most of a board's neighbours, or a coordinator, found its model far beyond the
-  others' in most rounds.
+  others' in most rounds, or its direction much longer, where directions travel.
 - `worse` (hint): a board had a better score by itself, where `run --alone` tried that. If all had,
   what is said of them blames the exchange, and not the data.
 - `refused` (hint): a board was refused, and took no part.
@@ -45,12 +45,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from edgegossip.telemetry.cures import MOST_NAMED, Cures, named, percent
-from edgegossip.telemetry.evidence import ENOUGH_ROUNDS, Evidence, Outcome, noise
+from edgegossip.telemetry.evidence import ENOUGH_ROUNDS, BoardEvidence, Evidence, Outcome, noise
 from edgegossip.types import NodeId
 
 LATE = 2 / 3  # the last third of a run: who has not exchanged in it, does not any more
@@ -334,22 +334,36 @@ class _Rules:
     def outliers(self) -> Iterable[Finding]:
         """By what most of a board's neighbours say of it, or a coordinator: one that lies makes
         nobody an outlier."""
-        served = self._plan.get("run", "mode") == "server"
-        for peer in sorted({peer for node in self._known.boards.values() for peer in node.far}):
+        served, known = self._plan.get("run", "mode") == "server", len(self._known.boards)
+        whose = "the model made of all" if served else "its neighbours'"
+        found = {
+            **self._outliers(lambda node: node.far, 1 if served else 2, f"model lay far from {whose}", "distance"),
+            # Of a board's own folder there is nobody who could be believed but it.
+            **self._outliers(lambda node: node.long, min(2, known), "direction was out of line with others'", "length"),
+        }
+        cure = f"look at its data, its code and who else has its key; {self._cures.for_liars()}"
+        for _, text in sorted(found.items()):
+            yield Finding("outlier", text, cure)
+
+    def _outliers(
+        self, seen: Callable[[BoardEvidence], Mapping[NodeId, Sequence[float]]], least: int, what: str, measure: str
+    ) -> Mapping[NodeId, str]:
+        """Say it of each board of whom most others, `least` of them, have `seen` it in most
+        rounds."""
+        texts, served = {}, self._plan.get("run", "mode") == "server"
+        for peer in {peer for node in self._known.boards.values() for peer in seen(node)}:
             others = {name: node for name, node in self._known.boards.items() if name != peer and node.compared}
             near = [node for node in others.values() if served or peer in node.sent] or list(others.values())
-            said = [node for node in near if node.far.get(peer, [0])[0] > node.compared / 2]
-            if 2 * len(said) <= len(near) or len(said) < (1 if served else 2):
+            said = [node for node in near if seen(node).get(peer, [0])[0] > node.compared / 2]
+            if 2 * len(said) <= len(near) or len(said) < least:
                 continue
-            compared, rounds = sum(node.compared for node in said), sum(int(node.far[peer][0]) for node in said)
+            compared, rounds = sum(node.compared for node in said), sum(int(seen(node)[peer][0]) for node in said)
             if compared < ENOUGH_ROUNDS * len(said):
                 continue
-            times = math.exp(sum(node.far[peer][1] for node in said) / rounds)
-            whose = "the model made of all" if served else "its neighbours'"
-            text = f"{peer}'s model lay far from {whose} in {rounds // len(said)} of {compared // len(said)} rounds"
-            bound = "server.strategy = multikrum" if served else "gossip.malicious_nodes"
-            cure = f"look at its data, its code and who else has its key; {bound} bounds what it can do"
-            yield Finding("outlier", f"{text} ({times:.2g} times the median distance)", cure)
+            times = math.exp(sum(seen(node)[peer][1] for node in said) / rounds)
+            text = f"{peer}'s {what} in {rounds // len(said)} of {compared // len(said)} rounds"
+            texts[peer] = f"{text} ({times:.2g} times the median {measure})"
+        return texts
 
     def refused(self, finished: Collection[NodeId]) -> Iterable[Finding]:
         took_part = (

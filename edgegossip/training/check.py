@@ -11,7 +11,7 @@ from pathlib import Path
 
 from edgegossip import gossip
 from edgegossip.agreement import Agreement, difference, unlike
-from edgegossip.recipe import Recipe, TrainingSection
+from edgegossip.recipe import Recipe, TrainingSection, require_read
 from edgegossip.training import models
 from edgegossip.training.base import require_plain_steps
 from edgegossip.training.data import Board, Description, describe, is_custom, locate, open_data
@@ -55,8 +55,9 @@ def check(recipe: Recipe, boards: Sequence[Board] = ()) -> None:
 
 def check_parts(recipe: Recipe) -> None:
     """Raise ConfigError for an unknown model, data set, task, optimiser, device or parameter of
-    one of these (with the nearest valid choice), and where they do not go together. Looks at no
-    file."""
+    one of these (with the nearest valid choice), where they do not go together, and for what the
+    mode does not read. Looks at no file."""
+    require_read(recipe)
     if recipe.run.script:
         return
     models.check(recipe.model)

@@ -24,7 +24,7 @@ from lab.sim.node import Node
 from lab.sim.schedule import Schedule
 
 # Deadlines that a neighbour may cost before it has to send, each time twice as much; those in which
-# it makes up for half of what it is behind do not count.
+# it makes up for half of what it is behind, and is nearer than after the one before, do not count.
 FREE = 2
 ROUNDING_S = 1e-6  # of a node's own clock, which may be far from the virtual one
 LATE_S = 1.0  # after which somebody should have noticed
@@ -41,6 +41,15 @@ class Patience:
     sent: int = 0  # messages of further rounds since the last of them
     newest: Round = -1
     began: Round = -1  # the newest when the node began to wait
+    behind: float = math.inf  # rounds, after the last deadline that did not count
+    lost: int = 0  # times that it went away in a round that may have waited for it
+    since: int = 0  # messages since the last of these, or of the deadlines
+
+    @property
+    def spent(self) -> bool:
+        """Whether it need not be waited for, as far as can be told from here."""
+        times = self.deadlines + self.lost
+        return times >= FREE and self.since < 2 ** (times - FREE)
 
     @property
     def ended(self) -> bool:
@@ -124,9 +133,9 @@ class Witness:
             self._check("unfit", node.index, text)
 
     def spent(self, index: int, peer: int) -> bool:
-        """Tell whether a peer let deadlines pass, and has not sent enough since to be waited
-        for."""
-        return peer in self._seen[index].patience and self._seen[index].patience[peer].ended
+        """Tell whether a peer let deadlines pass or went away, and has not sent enough since to be
+        waited for."""
+        return peer in self._seen[index].patience and self._seen[index].patience[peer].spent
 
     def stepped(self, node: Node) -> None:
         """Its update was used."""
@@ -149,7 +158,7 @@ class Witness:
                 seen.newest.setdefault(sender, set()).add(frame.round)
             costs = seen.patience.get(sender)
             if costs and costs.newest < frame.round <= self._algorithm.round(accepted.before) + self._ahead:
-                costs.sent, costs.newest = costs.sent + 1, frame.round
+                costs.sent, costs.since, costs.newest = costs.sent + 1, costs.since + 1, frame.round
 
     def adopted(self, node: Node) -> None:
         """It took over a model: where there are rounds, half of its neighbours must have offered
@@ -193,8 +202,14 @@ class Witness:
             costs = self._seen[node.index].patience.setdefault(node.view.members.index(line.fields["peer"]), Patience())
             text = f"waited though that neighbour has cost {costs.deadlines} deadlines, and sent {costs.sent} messages since"
             self._check("patience", node.index, f"{text}: {line.text}" if costs.ended else None)
-            if costs.deadlines < FREE or costs.newest - costs.began < line.fields["round"] - costs.newest:
-                costs.deadlines, costs.sent = costs.deadlines + 1, 0
+            left = line.fields["round"] - costs.newest
+            if costs.deadlines >= FREE and left <= costs.newest - costs.began and left < costs.behind:
+                costs.behind = left
+            else:
+                costs.deadlines, costs.sent, costs.since, costs.behind = costs.deadlines + 1, 0, 0, math.inf
+        elif line.event in ("peer-down", "peer-left") and node.engine.stage is Stage.EXCHANGING:
+            costs = self._seen[node.index].patience.setdefault(node.view.members.index(line.fields["peer"]), Patience())
+            costs.lost, costs.since = costs.lost + 1, 0
         if line.event == "suspect" and not lies:
             early = "blames a neighbour before anything broke" if now_s < self.broken_s else ""
             fault = early or self._false(node, line)

@@ -41,7 +41,7 @@ from edgegossip.fleet.launch.fork_server import MODULES, ForkServer
 from edgegossip.layout import Layout
 from edgegossip.training import build_workload
 from lab.soak.boards import Boards, Fleet, at_work
-from lab.soak.servers import ServerFleet
+from lab.soak.servers import JobFleet, ServerFleet
 from lab.soak.slow_mlp import slow_mlp
 
 EVIL = "evil"
@@ -54,6 +54,8 @@ CHUNK_BYTES = 1 << 21
 HOARD = 70  # messages: 31 rounds may pass without news, in a graph of four boards
 TRICKLE_S = DEADLINE_S / 6  # less than from one look at what has come to the next
 KRUM = ("server.strategy=multikrum", "server.strategy_params.num_malicious_nodes=1")  # takes five boards
+
+TRACKED = ("gossip.algorithm=gt-dsgd", "training.momentum=0.0", "training.nesterov=false")
 
 
 # -- what is seen
@@ -209,11 +211,27 @@ def answers(_transport: ModuleType | None, _outbound: ModuleType | None, client:
         client.FleetLink.reply = again
 
 
+def steer(_transport: ModuleType | None, _outbound: ModuleType | None, client: ModuleType | None, acts: Acts) -> None:
+    """Turn the direction round, and say it three times as long."""
+    from edgegossip.gossip.publish import Plain
+
+    publish = Plain.publish
+
+    def turned(self: Any, memory: Any, v: Any, local: Any, ctx: Any) -> Any:
+        if ctx.part == 1:
+            acts()
+            v = np.float32(-3.0) * v
+        return publish(self, memory, v, local, ctx)
+
+    Plain.publish = turned  # type: ignore[method-assign]
+
+
 IN_BOARD: Mapping[str, Callable[..., None]] = {
     "silent": silent,
     "trickle": trickle,
     "claims": claims,
     "answers": answers,
+    "steer": steer,
 }
 
 
@@ -365,16 +383,20 @@ def metrics(boards: Boards, stolen: Stolen, over: Event) -> None:
 
 def nested(boards: Boards, stolen: Stolen, over: Event) -> None:
     """Three documents of brackets at a time: of 64 MiB, or as large as a Hello may be."""
-    if isinstance(boards, ServerFleet):
-        from edgegossip.flower.connection import JOIN_PATH, BoardCredentials
+    if isinstance(boards, ServerFleet | JobFleet):
+        from edgegossip.flower.connection import JOIN_PATH
+        from edgegossip.scale.follow import RECORDS
+        from edgegossip.security import tls
         from edgegossip.security.identity import Identity
 
-        context = BoardCredentials.of(Identity.load(boards.identity(EVIL))).context
-        large = brackets(64 << 20)
+        context = tls.caller_context(Identity.load(boards.identity(EVIL)), "coordinator")
+        path, large = JOIN_PATH, brackets((64 << 20) - 8)
+        if isinstance(boards, JobFleet):  # its first line says of which cell it is
+            path, large = RECORDS, boards.head() + large[len(boards.head()) :]
 
         def send() -> None:
             with closing(HTTPSConnection("127.0.0.1", boards.port, timeout=20, context=context)) as connection:
-                connection.request("POST", JOIN_PATH, large)
+                connection.request("POST", path, large)
                 connection.getresponse().read()
 
         async def bring(_: str) -> None:
@@ -383,7 +405,7 @@ def nested(boards: Boards, stolen: Stolen, over: Event) -> None:
                 if isinstance(failed, Exception) and not isinstance(failed, OSError | HTTPException):  # it was cut off
                     raise failed
 
-        stolen.places = {"coordinator": None}
+        stolen.places = {boards.names[0]: None}
     else:
         from edgegossip.mesh._proto import mesh_pb2 as pb
         from edgegossip.mesh.wire import METHOD
@@ -408,8 +430,9 @@ FROM_OUTSIDE: Mapping[str, Callable[[Boards, Stolen, Event], None]] = {
     "nested": nested,
 }
 ROWS = {
-    "gossip": ("silent", "trickle", "malformed", "early", "metrics", "nested", "rumours"),
+    "gossip": ("silent", "trickle", "malformed", "early", "metrics", "nested", "rumours", "steer"),
     "server": ("silent", "trickle", "answers", "metrics", "nested", "claims"),
+    "jobs": ("nested",),
 }
 
 
@@ -442,6 +465,8 @@ def fleet_of(mode: str, names: Sequence[str], settings: Sequence[str], folder: P
         return Fleet(names, settings, folder)
     from edgegossip.flower.superlink import free_port
 
+    if mode == "jobs":
+        return JobFleet(folder, [free_port("127.0.0.1", 0) for _ in range(len(names) + 1)], names, settings)
     return ServerFleet(folder, free_port("127.0.0.1", 0), names, (*settings, f"run.nodes={len(names)}"), PATIENCE_S)
 
 
@@ -459,12 +484,14 @@ def play(row: str, size: int, mode: str, attack_s: float = ATTACK_S, *more: str)
             *(f"{part}.deadline_s={DEADLINE_S}" for part in ("gossip", "server")),
             *more,
             *(KRUM if row == "claims" and size > 4 else ()),
+            *(TRACKED if row == "steer" else ()),
         )
         boards = fleet_of(mode, names, settings, folder)
         if row == "metrics":
             with socket.create_server(("127.0.0.1", 0)) as free:
                 boards.more = {boards.names[0]: ("--metrics", str(free.getsockname()[1]))}
-        boards.forks = stack.enter_context(ForkServer(MODULES[mode], 1, folder / "forks.log"))
+        if mode in MODULES:
+            boards.forks = stack.enter_context(ForkServer(MODULES[mode], 1, folder / "forks.log"))
         stack.enter_context(at_work(boards))
         honest = [n for n in boards.boards if n != EVIL]
         pids = {n: p.pid for n, p in boards.processes.items() if n != EVIL}

@@ -1,5 +1,5 @@
-"""A server run as a user starts it: a coordinator and boards, one command a process, killed and
-started again."""
+"""Runs with a server as a user starts them, one command a process, killed and started again: a
+coordinator and its boards, or the job server of `scale` and the boards that follow it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from edgegossip.telemetry.run_folder import read_run
 from lab.soak.boards import Boards
 
-COORDINATOR = "coordinator"
+COORDINATOR, OPERATOR = "coordinator", "operator"
 
 
 class ServerFleet(Boards):
@@ -76,6 +76,42 @@ class ServerFleet(Boards):
         lost boards, and with 0 otherwise."""
         summary = (read_run(self.run_folder(name)).summary or {}) if name == COORDINATOR else {}
         assert code == (7 if summary.get("failed_nodes") else 0), f"{name} ended with {code}: {self.logs()}"
+
+
+class JobFleet(Boards):
+    """Boards that follow an operator's `scale --on boards`, with one cell to run: a gossip run in
+    which each takes one example a step."""
+
+    def __init__(self, folder: Path, ports: Sequence[int], boards: Sequence[str], settings: Sequence[str]) -> None:
+        """`ports`: the operator's, then one a board."""
+        super().__init__(folder, boards, OPERATOR)
+        self.settings, self._ports = (*settings, "training.batch_size=1"), dict(zip(self.names, ports, strict=True))
+        self.port = self._ports[OPERATOR]
+
+    def command(self, name: str) -> list[str]:
+        listen = ["--listen", f"127.0.0.1:{self._ports[name]}", "--output", str(self.folder / name)]
+        if name == OPERATOR:
+            sets = [part for setting in self.settings for part in ("--set", setting)]
+            how = ["quickstart-gossip", "--on", "boards", "--boards", str(len(self.boards)), "--schemes", "dpsgd"]
+            return ["edgegossip", "scale", *how, "--fleet", str(self.folder / "fleet"), *listen, "--no-plots", *sets]
+        trusted = [part for s in self.settings if s.startswith("model.name=") for part in ("--set", s)]
+        how = ["--follow", f"127.0.0.1:{self.port}", "--name", name, "--identity", str(self.identity(name))]
+        return ["edgegossip", "scale", *how, *listen, *trusted]
+
+    def runs(self, name: str) -> Path:
+        """The folder of the one cell, once there is one."""
+        return next((self.folder / name).glob("scale-*"), self.folder / name)
+
+    def head(self) -> bytes:
+        """The first line of records of that cell."""
+        cell = self.runs(self.boards[0]).name.split("-")[1]
+        return json.dumps({"cell": cell, "code": 0, "reason": "", "accuracy": None}).encode() + b"\n"
+
+    def start_all(self) -> None:
+        self.enrol()
+        for name in self.names:
+            self.start(name)
+        self.until(lambda: all(self.last(name) for name in self.boards), "every board trains")
 
 
 @contextmanager

@@ -20,9 +20,10 @@ DEADLINE_S = 5.0  # the fleet's
 ODD = 0  # the node that sends late or never
 
 
-def play(fleet: Any, rounds: int, comes: Callable[[int, float], bool]) -> list[float]:
+def play(fleet: Any, rounds: int, comes: Callable[[int, float], bool], behind: int = 0) -> list[float]:
     """Return how long node 1 waited in each round. `comes(round, waited_s)`: whether the odd node's
-    messages of a round arrive once the others have waited for so long; others' arrive at once."""
+    messages arrive once the others have waited for so long, but for those of the last `behind`
+    rounds; others' arrive at once."""
     waited, nodes = [], range(len(fleet.members))
     late: list[Any] = []
     for round in range(rounds):
@@ -32,7 +33,8 @@ def play(fleet: Any, rounds: int, comes: Callable[[int, float], bool]) -> list[f
             late += [mail for mail in fleet.mail if mail[1].sender == fleet.members[ODD]]
             fleet.mail[:] = [mail for mail in fleet.mail if mail not in late]
             if comes(round, spent_s):
-                fleet.mail, late = fleet.mail + late, []
+                held = [m for m in late if behind and m[1].frame.round > round - behind]
+                fleet.mail, late = fleet.mail + [m for m in late if m not in held], held
             if fleet.mail:
                 fleet.deliver()
                 continue
@@ -64,6 +66,33 @@ def test_who_always_sends_too_late_costs_a_logarithm_of_the_rounds(make_fleet: A
     rounds = 32
     waited = play(fleet_of(make_fleet, algorithm), rounds, lambda _round, s: s >= DEADLINE_S)
     assert 2 < sum(s > 0 for s in waited) <= 3 + math.log2(rounds)
+
+
+@pytest.mark.parametrize("behind", [1, 2])
+@pytest.mark.parametrize("algorithm", ["dpsgd", "choco-sgd"])
+def test_who_stays_a_few_rounds_behind_costs_no_more(make_fleet: Any, algorithm: str, behind: int) -> None:
+    """What it makes up for in each deadline must bring it nearer."""
+    rounds = 48
+    waited = play(fleet_of(make_fleet, algorithm), rounds, lambda _round, _s: True, behind)
+    assert 2 < sum(s > 0 for s in waited) <= 2 * (2 + math.log2(rounds))
+
+
+@pytest.mark.parametrize("algorithm", ["dpsgd", "choco-sgd", "sgp"])
+def test_who_comes_and_goes_costs_no_more(make_fleet: Any, algorithm: str) -> None:
+    """Each time a round waits until it counts as gone, which takes a while."""
+    fleet, waited, others = fleet_of(make_fleet, algorithm), 0, (1, 2, 3)
+    for _ in range(32):
+        fleet.step_all()
+        fleet.mail[:] = [mail for mail in fleet.mail if mail[1].sender != fleet.members[ODD]]
+        fleet.deliver_all()
+        waited += fleet.states[1].stepped is not None
+        for gone in ((ODD,), ()):
+            for node in others:
+                fleet.down(node, *gone)
+            fleet.deliver_all()
+        fleet.tick(ODD)
+        fleet.deliver_all()
+    assert waited <= 3 + math.log2(32)
 
 
 @pytest.mark.no_cover

@@ -1,9 +1,15 @@
 """Boards of a study that lie: what they send, how it is asked for, and what clipping and robust
 strategies make of it."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
+from typing_extensions import override
 
+from edgegossip.engine.node import NodeEngine
+from edgegossip.gossip import tracking
+from edgegossip.gossip.publish import Plain
 from edgegossip.recipe import Recipe, with_settings
 from edgegossip.studies.attack import Attack, AttackedBoards
 from edgegossip.studies.cases import StudyPlan, make_cases, product
@@ -146,3 +152,33 @@ def test_a_robust_strategy_of_a_server_study_bears_two_liars_of_twelve(base, str
 def test_a_server_study_that_cannot_run_is_refused_before_it_starts(base, server, words):
     with pytest.raises(ConfigError, match=words):
         check(with_settings(base, {"run.mode": "server", "run.nodes": 8, **server}))
+
+
+@dataclass(frozen=True)
+class Steers(Plain):
+    """Says of its direction, the second body of its message, so many times as much."""
+
+    times: float = 1.0
+
+    @override
+    def publish(self, memory, v, local, ctx):
+        lies = ctx.part == 1 and ctx.name(ctx.index) == "board-3"
+        return super().publish(memory, np.float32(self.times) * v if lies else v, local, ctx)
+
+
+@pytest.mark.parametrize(
+    ("times", "skew"), [(-1.0, 0.0), (3.0, 0.5), (-3.0, 0.9), (1.0, 0.0), (1.0, 0.5), (1.0, 0.9), (0.0, 0.5)]
+)
+def test_who_steers_by_its_direction_is_named_once_and_nobody_else_is(base, monkeypatch, times, skew):
+    """Its length is what shows: who says less than it has does little."""
+    said = []
+    monkeypatch.setattr(NodeEngine, "_log", lambda self, *line, **fields: said.append((self.config.node, line, fields)))
+    monkeypatch.setattr(tracking, "Plain", lambda: Steers(times=times))
+    settings = {"run.rounds": 25, "data.partition": "skew", "data.skew": skew, "training.momentum": 0.0}
+    settings |= {"gossip.algorithm": "gt-dsgd", "training.nesterov": False, "training.lr": 0.02}
+    (case,) = cases_of(with_settings(base, settings), ("run.seed", [1]))
+    run_case(case, DataSetCache())
+    said = [(node, text, fields["peer"]) for node, (event, text), fields in said if event == "outlier"]
+    named = [(node, peer) for node, _, peer in said]
+    assert sorted(named) == [("board-0", "board-3"), ("board-2", "board-3")] * (abs(times) > 0.5 and times != 1.0)
+    assert all("with gossip.malicious_nodes bounds what it can do" in text for _, text, _ in said)

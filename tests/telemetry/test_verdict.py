@@ -621,6 +621,35 @@ def test_an_outlier_is_who_most_of_four_neighbours_say_is_one(saying: str, named
     assert [f["text"][0] for f in verdict if f["kind"] == "outlier"] == ["e"] * named
 
 
+@pytest.mark.parametrize(
+    ("saying", "recorded", "rounds", "named"),
+    [
+        ("a", "abd", 15, False),
+        ("bd", "abcd", 15, True),
+        ("bd", "abcd", 9, False),
+        ("b", "b", 15, True),
+        ("", "b", 15, False),
+    ],
+)
+def test_whose_direction_was_out_of_line_is_named(saying: str, recorded: str, rounds: int, named: bool) -> None:
+    """On a ring, by both neighbours; in a board's own folder, by that board."""
+    exchanged = {"train/loss": 1.0, "gossip/consensus_distance": 0.1, "gossip/heard": 2}
+    sent = {"b": ("a", "c"), "d": ("c", "a"), "a": ("b", "d"), "c": ("b", "d")}
+    values = {
+        node: exchanged | {f"link/{peer}_bytes": 9 for peer in sent[node]} | ({"long/c": 3.0} if node in saying else {})
+        for node in recorded
+    }
+    records = [MetricsRecord(node, k, float(k), values[node]) for node in recorded for k in range(rounds)]
+    plan = RunPlan.of({"run": {"mode": "gossip"}, "gossip": {"algorithm": "gt-dsgd", "params": {}, "order": "auto"}})
+    ends = [EventRecord(node, 99.0, "finished", node) for node in recorded]
+    verdict = summarise_records(HEAD, tuple(recorded), records, ends, plan)["verdict"]
+    found = [(f["text"], f["cure"]) for f in verdict if f["kind"] == "outlier"]
+    assert [text for text, _ in found] == [
+        "c's direction was out of line with others' in 15 of 15 rounds (3 times the median length)"
+    ] * named
+    assert all(cure.endswith("or bagua-lp with gossip.malicious_nodes bounds what it can do") for _, cure in found)
+
+
 def test_of_two_neighbours_none_is_the_outlier() -> None:
     assert far_beyond({"b": 1.0, "d": 100.0}) == {} == far_beyond({"b": 0.0, "c": 0.0, "d": 1.0})
     assert far_beyond({"b": 1.0, "c": 1.0, "d": 3.0}) == {"d": 3.0}
@@ -634,7 +663,9 @@ def test_a_coordinator_names_whose_model_lay_far_from_what_it_made(far: int, nam
     plan = RunPlan.of({**RECIPE, "run": {"mode": "server"}})
     verdict = summarise_records({**HEAD, "mode": "server"}, BOARDS, records, ends, plan)["verdict"]
     expected = ["c's model lay far from the model made of all in 30 of 40 rounds (4 times the median distance)"]
-    assert [f["text"] for f in verdict if f["kind"] == "outlier"] == (expected if named else [])
+    found = [f for f in verdict if f["kind"] == "outlier"]
+    assert [f["text"] for f in found] == (expected if named else [])
+    assert all("no server.strategy holds against every lie" in f["cure"] for f in found)  # as was measured
 
 
 def untrained(node: str, unchanged: int, elsewhere: int, undone: int = 0) -> EventRecord:

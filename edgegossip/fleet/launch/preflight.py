@@ -7,7 +7,7 @@ import importlib.util
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from edgegossip.gossip.fragments import cut
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.mesh.address import Address
 from edgegossip.node.spec import NodeSpec, make_algorithm, make_codec, make_view
-from edgegossip.recipe import Recipe, run_id
+from edgegossip.recipe import Recipe, run_id, unread
 from edgegossip.telemetry.summary import COORDINATOR
 from edgegossip.training.check import data_notice
 from edgegossip.training.data import Board, is_custom, is_declared
@@ -88,13 +88,8 @@ def notices(recipe: Recipe) -> list[str]:
 
 
 def unused_notice(recipe: Recipe) -> str:
-    """Name keys of the other mode's section that were set to no effect; empty when there are
-    none."""
-    other = "server" if recipe.run.mode == "gossip" else "gossip"
-    section = getattr(recipe, other)
-    changed = [
-        f"{other}.{f.name}" for f in fields(section) if getattr(section, f.name) != getattr(type(section)(), f.name)
-    ]
+    """Name keys that were set and are for the other mode only; empty when there are none."""
+    changed = unread(recipe)
     if not changed:
         return ""
     return f"{' and '.join(changed)} {'have' if changed[1:] else 'has'} no effect with run.mode = {recipe.run.mode}"

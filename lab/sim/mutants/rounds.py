@@ -66,6 +66,13 @@ MUTANTS = (
         {"faults": "pause=2,slow=2"},
     ),
     Mutant(
+        "catches-up-and-comes-no-nearer",
+        "who makes up for half in each deadline costs one in each round, though it stays behind",
+        ("dpsgd", "choco-sgd", "sgp"),
+        (Edit(RELIANCE + "catches_up", "Compare behind", "$0 >= $1"),),
+        {"faults": "slow=2.5@0-60:1", "rounds": 24, "deadline_s": 1.0},
+    ),
+    Mutant(
         "old-rounds-count-as-sent",
         "messages of rounds that are over make a neighbour reliable again",
         ("dpsgd", "choco-sgd", "sgp"),

@@ -11,6 +11,7 @@ import pytest
 
 from edgegossip import recipe as recipes
 from edgegossip.fleet.launch.preflight import (
+    check_parts,
     codec_notice,
     notices,
     preflight,
@@ -64,6 +65,29 @@ def test_keys_of_the_other_mode_are_named():
     assert notice == "gossip.algorithm and gossip.momentum have no effect with run.mode = server"
     (notice,) = notices(recipes.load("quickstart-gossip", ["server.min_nodes=2"]))
     assert notice == "server.min_nodes has no effect with run.mode = gossip"
+    (notice,) = notices(recipes.load("quickstart-gossip", ["evaluation.where=coordinator"]))
+    assert notice == "evaluation.where has no effect with run.mode = gossip"
+
+
+@pytest.mark.parametrize(
+    ("mode", "setting", "own"),
+    [
+        ("server", "gossip.malicious_nodes = 1", "server.malicious_nodes"),
+        ("gossip", "server.malicious_nodes = 1", "gossip.malicious_nodes"),
+        ("server", "gossip.deadline_s = 5.0", "server.deadline_s"),
+    ],
+)
+def test_a_key_of_the_other_mode_that_this_one_has_as_well_is_refused(mode: str, setting: str, own: str) -> None:
+    """Nobody may rely on what holds nothing."""
+    wrong = recipes.load(f"quickstart-{mode}", [setting])
+    with pytest.raises(ConfigError, match=f"{setting} is not read with run.mode = {mode}: set {own}$"):
+        check_parts(wrong, MEMBERS)
+
+
+def test_a_recipe_may_be_for_both_modes() -> None:
+    both = ["gossip.deadline_s=5", "server.deadline_s=6"]
+    for mode in ("gossip", "server"):
+        check_parts(recipes.load(f"quickstart-{mode}", both), MEMBERS)
 
 
 def test_a_command_looks_at_a_recipe_without_torch() -> None:
