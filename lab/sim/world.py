@@ -106,7 +106,9 @@ class World(NodeEnvironment):
         self.detector = FailureDetector(self.clock, of(seed, "presence"), peers, self._reachable, self._fit, self._tell)
         self.data_of = [0] * n  # which model the data of each node's process make
         self.unfit_ended: set[int] = set()  # nodes whose process ended because it fitted nobody
-        self._lost_s: list[dict[int, float]] = [{} for _ in range(n)]  # by process: when it heard that a peer died
+        self._lost_s: list[dict[int, float]] = [
+            {} for _ in range(n)
+        ]  # by process: when it heard, on its own clock, that a peer died
         news = of(seed, "members")
         self._members_talk = news.random() < 0.5  # whether nodes hear of those that are no neighbours
         self._news_random = news.random
@@ -450,7 +452,8 @@ class World(NodeEnvironment):
             self.violate("unfit", i, f"ends though not every neighbour trains something else: {reason}")
         if any(self.detector.connected(i, j) and not self.detector.knows_down(i, j) for j in peers):
             self.violate("end", i, f"gave up though a neighbour is there: {reason}")
-        soon = [j for j, lost_s in self._lost_s[i].items() if self.clock.now < lost_s + PATIENCE.gone_s - ROUNDING_S]
+        until_s = node.own_s - PATIENCE.gone_s + ROUNDING_S
+        soon = [j for j, lost_s in self._lost_s[i].items() if until_s < lost_s]
         if soon:
             self.violate("end", i, f"gave up though {soon} may still come back: {reason}")
         # Who began shortly before it may be taken for one that began after it: that news was late.
@@ -603,7 +606,7 @@ class World(NodeEnvironment):
         if left or reason == UNFIT:
             self._lost_s[node].pop(peer, None)
         elif self._lost_s[node].get(peer) == math.inf:
-            self._lost_s[node][peer] = self.clock.now
+            self._lost_s[node][peer] = self.nodes[node].own_s
         if reason == UNFIT:
             words = f"{self.nodes[node].view.node} and {name} {UNFIT}"
             self.nodes[node].take(NeighbourDown(name, words, disagrees=True))
