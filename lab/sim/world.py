@@ -106,9 +106,7 @@ class World(NodeEnvironment):
         self.detector = FailureDetector(self.clock, of(seed, "presence"), peers, self._reachable, self._fit, self._tell)
         self.data_of = [0] * n  # which model the data of each node's process make
         self.unfit_ended: set[int] = set()  # nodes whose process ended because it fitted nobody
-        self._lost_s: list[dict[int, float]] = [
-            {} for _ in range(n)
-        ]  # by process: when it heard, on its own clock, that a peer died
+        self._lost_s: list[dict[int, float]] = [{} for _ in range(n)]  # when it heard, by its clock, that a peer died
         news = of(seed, "members")
         self._members_talk = news.random() < 0.5  # whether nodes hear of those that are no neighbours
         self._news_random = news.random
