@@ -203,6 +203,44 @@ def test_a_hot_board_takes_fewer_steps_then_rests_and_says_so() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("low", "well", "began", "ended"),
+    [
+        (
+            {"sys/battery_percent": 12.0, "sys/on_battery": 1.0},
+            {"sys/battery_percent": 90.0, "sys/on_battery": 0.0},
+            "has 12 % of its battery left",
+            "runs on its battery no more, or is charged",
+        ),
+        (
+            {"sys/throttled": 1.0},
+            {"sys/throttled": 0.0},
+            "is throttled by heat or a weak supply",
+            "is throttled no more",
+        ),
+        (
+            {"sys/available_bytes": 60.0 * MB},
+            {"sys/available_bytes": 4e9},
+            "has 60 MB of memory left",
+            "is short of memory no more",
+        ),
+    ],
+)
+def test_what_strains_a_board_is_said_and_that_it_is_over(
+    low: dict[str, float], well: dict[str, float], began: str, ended: str
+) -> None:
+    clock, sink, now = Clock(), ListSink(), dict(low)
+    guarded = GuardedWorkload.of(Steps(clock), ACTS, "pi", lambda: now, sink)  # type: ignore[arg-type]
+    guarded._now, guarded._rest = lambda: clock.now_s, clock.rest
+    x = guarded.initial(1)
+    for round in range(200):
+        now = low if round < 3 else well
+        guarded.local_update(x, round)
+    (_, strained, first), (_, relieved, last) = sink.events
+    assert (strained, relieved) == ("strained", "relieved")
+    assert first.startswith(f"pi {began}") and last == f"pi {ended}"
+
+
 @pytest.mark.parametrize(("share", "steps"), [(1.0, 8), (0.6, 5), (0.25, 2), (0.05, 1)])
 def test_fewer_steps_are_the_first_of_the_round_and_counted(share: float, steps: int) -> None:
     few = training.build_workload(recipe(training={"local_steps": 8, "batch_size": 10}), 0)
