@@ -47,7 +47,7 @@ class Result:
     seconds: float = 0.0
     cpu_s: float = 0.0  # of all processes together, second runs included
     faults: Counter[str] = field(default_factory=Counter)  # schedules in which a kind did something
-    looked: Counter[str] = field(default_factory=Counter)  # gossip schedules in which a rule had something to look at
+    looked: Counter[str] = field(default_factory=Counter)  # schedules in which a rule had something to look at
     looked_server: Counter[str] = field(default_factory=Counter)  # the same of server runs and their rules
     server: int = 0  # schedules that were server runs
     algorithms: Counter[str] = field(default_factory=Counter)  # schedules that ran it, with its momentum

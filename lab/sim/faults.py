@@ -203,7 +203,19 @@ SERVER_KINDS: Mapping[str, Kind] = MappingProxyType(  # of server runs: nodes ar
 FRAMING = Kind("byzantine-framing", "node", "it tells others that a third one is gone", share=0.2)
 FAILING_DISK = Kind("failing-disk", "node", "its disk has errors at each write, for a while")
 POWER_CUT = Kind("power-cut", "node", "it loses power: its disk has what was synced, and of the rest what it likes")
-OF_BOARDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in (FRAMING, FAILING_DISK, POWER_CUT)})
+OTHER_VERSION = Kind(
+    "other-version",
+    "node",
+    "it comes with another version of membership (1), mesh (2) or codec (3), and then with the right one",
+    1,
+    3,
+    "protocol",
+    share=0.12,
+)
+CERTIFICATE = Kind("certificate-ends", "node", "its certificate ends, and then it gets a new one", share=0.15)
+OF_BOARDS: Mapping[str, Kind] = MappingProxyType(
+    {kind.name: kind for kind in (FRAMING, FAILING_DISK, POWER_CUT, OTHER_VERSION, CERTIFICATE)}
+)
 EVERY_KIND: Mapping[str, Kind] = MappingProxyType({**SERVER_KINDS, **KINDS, **OF_BOARDS})
 BYZANTINE = frozenset(k for k in EVERY_KIND if k.startswith("byzantine"))
 CRASHES = ("crash", "old-checkpoint", "empty-disk", "torn-write", "lost-write", "newcomer", "power-cut")
@@ -338,7 +350,7 @@ def _one(
         start = 0.0
     if strength is None:
         strength = kind.low + (kind.high - kind.low) * rng.random()
-    if kind.unit in ("files", "steps"):
+    if kind.unit in ("files", "steps", "protocol"):
         strength = round(strength)
     where: tuple[int, ...] = ()
     if kind.scope == "edge":
