@@ -640,6 +640,10 @@ class ShellWorld:
             return ""
         if (step_s := other.steps.get(round, math.inf)) < until_s - READ_S:
             return f"{j} had trained that round at {step_s:.3f} s, and nothing hit the two"
+        passed_s = min((s for r, s in other.steps.items() if r > round), default=math.inf)
+        if passed_s < until_s:  # it took over a later model: it had been left behind
+            hits = (f for f in self.schedule.faults if f.start < passed_s and self._over_s(f) > passed_s - CAUSE_S)
+            return "" if any(hits) else f"{j} left that round out at {passed_s:.3f} s, and nothing had hit anybody"
         newest = max((r for r, s in other.steps.items() if s <= since_s), default=None)
         if newest is None:  # it was not there yet
             return ""
