@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from types import MappingProxyType
@@ -314,17 +314,6 @@ def draw(
         if any(i >= nodes for i in fault.nodes):
             raise ConfigError(f"--faults {fault}: there are {nodes} nodes, 0 to {nodes - 1}")
     return _with_one_liar([*faults, *spec.exact])
-
-
-def fewer_faults(faults: tuple[Fault, ...]) -> Iterator[tuple[Fault, ...]]:
-    """Yield what to try in place of the faults of a schedule that fails: halves, then all but
-    one."""
-    half = len(faults) // 2
-    if half:
-        yield faults[:half]
-        yield faults[half:]
-    for k in range(len(faults)):
-        yield faults[:k] + faults[k + 1 :]
 
 
 def _with_one_liar(faults: list[Fault]) -> tuple[Fault, ...]:

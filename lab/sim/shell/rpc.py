@@ -21,7 +21,7 @@ from typing_extensions import override
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh.address import Address, parse
 from edgegossip.mesh.connections import MeshMachine
-from lab.sim.network import Clock, Network
+from lab.sim.network import Clock, Lost, Network
 from lab.sim.shell.process import Process
 
 RETRANSMIT_S, MOST_RETRANSMIT_S = 0.2, 3.0  # until what was lost is sent again; twice as long each time
@@ -57,7 +57,7 @@ class Pipe:
         self._sent += 1
 
     def _try(self, segment: Segment, again_s: float) -> None:
-        if self._network.send(*self._edge, segment).startswith(("cut", "lost")):
+        if isinstance(self._network.send(*self._edge, segment), Lost):
             self._clock.after(again_s, self._try, segment, min(2 * again_s, MOST_RETRANSMIT_S))
 
     def arrived(self, segment: Segment) -> None:
