@@ -5,6 +5,7 @@ entry point."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, cast
@@ -58,7 +59,12 @@ def get(name: str, **params: Any) -> GossipAlgorithm[Any]:
 
 def having(holds: Callable[[GossipAlgorithm[Any]], bool]) -> tuple[str, ...]:
     """Return the names of the algorithms of this package that are so."""
-    return tuple(name for name in MADE_BY if holds(get(name)))
+    return tuple(name for name, made in _all().items() if holds(made))
+
+
+@lru_cache(maxsize=1)
+def _all() -> Mapping[str, GossipAlgorithm[Any]]:
+    return {name: get(name) for name in MADE_BY}
 
 
 def maker(name: str) -> Callable[..., Any]:

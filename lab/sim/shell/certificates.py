@@ -8,22 +8,17 @@ import math
 import re
 import shutil
 import tempfile
-from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from edgegossip.security import certificates
-from edgegossip.security.certificates import Authority, certificate_pem, key_pem
+from edgegossip.security.certificates import EPOCH, Authority, certificate_pem, key_pem
 from edgegossip.security.identity import CA, CERTIFICATE, CRL, KEY, Identity
 from lab.sim.faults import CERTIFICATE as KIND
 from lab.sim.faults import Fault
 
-if TYPE_CHECKING:
-    from lab.sim.shell.world import Board, ShellWorld
-
-BEGIN = datetime.fromisoformat("2030-01-01T00:00:00+00:00")  # when a run is
-END = datetime.fromisoformat("2040-01-01T00:00:00+00:00")
+BEGIN, END = EPOCH.replace(year=2030), EPOCH.replace(year=2040)  # of runs; and of their fleet
 TAKES_S = 5.0  # until a new one is in use: a board looks every 2 s
 SAYS_S = 6.0  # until it is said that one has ended
 LATELY_S = 15.0  # for which what failed may be told of
@@ -33,7 +28,7 @@ OWN, THEIRS, OURS = "our own certificate has expired", "its certificate has expi
 class Handshakes:
     """Knows which handshakes failed because of a certificate that had ended."""
 
-    def __init__(self, world: ShellWorld) -> None:
+    def __init__(self, world: Any) -> None:
         self._world = world
         self.failed_s: dict[tuple[int, int], float] = {}  # (listener, caller): when last
         self.first_s: dict[tuple[int, int], float] = {}  # and when first, with nothing else between them
@@ -50,7 +45,7 @@ class Handshakes:
     def lately(self, i: int, j: int, within_s: float = LATELY_S) -> bool:
         """Tell whether one between the two has failed."""
         last_s = max(self.failed_s.get((i, j), -math.inf), self.failed_s.get((j, i), -math.inf))
-        return last_s > self._world.clock.now - within_s
+        return bool(last_s > self._world.clock.now - within_s)
 
 
 def ends_s(fault: Fault) -> float:
@@ -83,7 +78,7 @@ class Fleet:
         """Give a board a new certificate, which ends with the next fault that says so."""
         ends = (ends_s(f) for f in self._faults if f.nodes == (i,) and f.start > now_s)
         until_s = BEGIN.timestamp() + min(ends, default=1e6)
-        until = datetime.fromtimestamp(until_s, BEGIN.tzinfo)
+        until = EPOCH.fromtimestamp(until_s, BEGIN.tzinfo)
         issued = certificates.issue(_authority(), self._names[i], "board", not_after=until)
         (self.folder(i) / CERTIFICATE).write_bytes(certificate_pem(issued.certificate))
         key = self.folder(i) / KEY
@@ -102,7 +97,7 @@ class Fleet:
 class CertificateRule:
     """Hears what boards say of certificates, and looks whether they do."""
 
-    def __init__(self, world: ShellWorld) -> None:
+    def __init__(self, world: Any) -> None:
         self._world, self.handshakes = world, Handshakes(world)
         self.faults = [f for f in world.schedule.faults if f.kind == KIND.name]
         self._own_s: dict[int, float] = {}  # when a board last said that its own has ended
@@ -124,7 +119,7 @@ class CertificateRule:
                 "certificate", whose, "shows a certificate that has ended, and has had a new one for long"
             )
 
-    def said(self, board: Board, name: str, text: str) -> None:
+    def said(self, board: Any, name: str, text: str) -> None:
         """A board has said something."""
         if "certificate" not in text:
             return

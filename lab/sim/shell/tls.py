@@ -6,7 +6,6 @@ time, and who does not like what it is shown says so with an alert."""
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
@@ -38,7 +37,7 @@ class Security(TlsSecurity):
     def __init__(self, identity: Identity, stack: Stack, handshakes: Handshakes) -> None:
         super().__init__(identity, clock=lambda: BEGIN.timestamp() + stack.process.now(), monotonic=stack.process.now)
         self._stack, self._handshakes = stack, handshakes
-        self._doors: _Doors | None = None
+        self._listening: _Simulated | None = None
         stack.secured, stack.process.dial = self, self._dial
 
     @property
@@ -48,7 +47,7 @@ class Security(TlsSecurity):
 
     @override
     def listen(self, where: Address) -> Address:
-        self._doors = self._front_end = _Doors(self, self._stack, self._limits, self.admission)
+        self._listening = self._front_end = _Simulated(self, self._stack, self._limits, self.admission)
         return where
 
     def greeting(self, name: str) -> tuple[Any, ...]:
@@ -57,8 +56,8 @@ class Security(TlsSecurity):
 
     def accept(self, caller: Endpoint, hello: bytes, shown: Certificate | None) -> None:
         """Take in a connection; `shown`: where both ends' messages need not be told apart."""
-        if self._doors is not None:
-            self._stack.process.do(False, self._doors.accept, Plug(self, caller, hello, shown))
+        if self._listening is not None:
+            self._stack.process.do(False, self._listening.accept, Plug(self, caller, hello, shown))
 
     def refuses(self, shown: Certificate, there: int, caller: bool) -> bool:
         """Tell whether a certificate has ended, by the time here."""
@@ -210,7 +209,7 @@ class Plug(Endpoint):
 
     def recv(self, most: int, flags: int = 0) -> bytes:
         """Return what has come."""
-        if flags == socket.MSG_PEEK:
+        if flags:  # to peek
             return self.hello
         if not self._came and not self.closed:
             raise ssl.SSLWantReadError
@@ -257,7 +256,7 @@ class Plug(Endpoint):
         self.shut("closed")
 
 
-class _Doors(FrontEnd):
+class _Simulated(FrontEnd):
     """Is a front end whose connections are simulated, and which is called when something comes."""
 
     def __init__(self, security: Security, stack: Stack, limits: ConnectionLimits, admission: Admission) -> None:

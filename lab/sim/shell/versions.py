@@ -6,16 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import Any
 
 from edgegossip.agreement import Agreement
 from edgegossip.mesh import inbound, transport
 from edgegossip.mesh.membership import wire as membership
 from edgegossip.types import NodeId
 from lab.sim.faults import OTHER_VERSION
-
-if TYPE_CHECKING:
-    from lab.sim.shell.world import Board, ShellWorld
 
 RIGHT, MEMBERSHIP, MESH, CODEC = range(4)  # what a process has otherwise
 OURS, OTHER = 1, 2  # versions, of whatever it is
@@ -56,13 +53,13 @@ def _words(here: NodeId, a: int, there: NodeId, b: int) -> Iterator[tuple[str, .
 class VersionRule:
     """Hears what boards say of versions, and looks whether they do."""
 
-    def __init__(self, world: ShellWorld) -> None:
+    def __init__(self, world: Any) -> None:
         self._world = world
         self._spoke: list[dict[int, float]] = [{} for _ in world.members]  # by board: what, and until when
         self._told: set[tuple[int, int]] = set()  # (who, of whom)
         self._faults = [f for f in world.schedule.faults if f.kind == OTHER_VERSION.name]
 
-    def booted(self, board: Board) -> None:
+    def booted(self, board: Any) -> None:
         """A process comes, with the version that its board has now."""
         spoke, now = self._spoke[board.index], self._world.clock.now
         spoke.update({what: min(until_s, now) for what, until_s in spoke.items()})
@@ -80,7 +77,7 @@ class VersionRule:
             if j != i and any(all(word in text for word in words) for words in _words(names[i], a, names[j], b))
         }
 
-    def said(self, board: Board, name: str, text: str) -> None:
+    def said(self, board: Any, name: str, text: str) -> None:
         """A board has said something."""
         i, world = board.index, self._world
         if "speaks" in text or "what other packages add" in text:
@@ -116,7 +113,7 @@ class VersionRule:
                 if (i, other.index) not in self._told:
                     world.violate("version", i, f"has not said that {other.name} is of another version")
 
-    def _meet(self, other: Board) -> list[int]:
+    def _meet(self, other: Any) -> list[int]:
         """Return who hears what a process speaks: all whom it asks to join; or neighbours."""
         if other.other == MEMBERSHIP:
             return [i for i in range(len(self._world.members)) if i != other.index] if other.index else []
