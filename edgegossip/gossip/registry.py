@@ -4,14 +4,14 @@ entry point."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, cast
 
 from edgegossip import plugins
-from edgegossip.choices import check_keywords, check_values, choose, unknown
+from edgegossip.choices import check_keywords, check_values, choose, parameters_of, unknown
 from edgegossip.gossip.base import GossipAlgorithm
 from edgegossip.gossip.scheme import Scheme
 
@@ -59,7 +59,12 @@ def get(name: str, **params: Any) -> GossipAlgorithm[Any]:
 
 def having(holds: Callable[[GossipAlgorithm[Any]], bool]) -> tuple[str, ...]:
     """Return the names of the algorithms of this package that are so."""
-    return tuple(name for name in MADE_BY if holds(get(name)))
+    return tuple(name for name, made in _all().items() if holds(made))
+
+
+@lru_cache(maxsize=1)
+def _all() -> Mapping[str, GossipAlgorithm[Any]]:
+    return {name: get(name) for name in MADE_BY}
 
 
 def maker(name: str) -> Callable[..., Any]:
@@ -74,8 +79,8 @@ def maker(name: str) -> Callable[..., Any]:
 def _by_rounds(name: str, make: Callable[..., Scheme[Any]], params: Mapping[str, Any]) -> GossipAlgorithm[Any]:
     from edgegossip.gossip.rounds import Synchronous
 
-    own = inspect.signature(make).parameters.keys() - {"keeps"}
-    rounds = inspect.signature(Synchronous).parameters.keys() - {"scheme"}
+    own = parameters_of(make).keys() - {"keeps"}
+    rounds = parameters_of(Synchronous).keys() - {"scheme"}
     for key in params:
         if key not in own | rounds:
             raise unknown(f"parameter of algorithm {name!r}", key, own | rounds)
@@ -83,6 +88,6 @@ def _by_rounds(name: str, make: Callable[..., Scheme[Any]], params: Mapping[str,
     others = {k: v for k, v in params.items() if k in rounds}
     check_values(name, make, mine)
     check_values(name, Synchronous, others)
-    if "keeps" in inspect.signature(make).parameters:
+    if "keeps" in parameters_of(make):
         mine["keeps"] = bool(params.get("staleness"))
     return Synchronous(make(**mine), **others)

@@ -91,7 +91,7 @@ class Credentials:
             self.channel = grpc.ssl_channel_credentials(authority, key, pem)
             self.server = grpc.ssl_server_certificate_configuration([(key, pem)], authority)
             self._shown = pem, key
-        self._taken, self.end_s = taken, certificate_from_pem(pem).valid[1]
+        self._taken, self.certificate = taken, certificate_from_pem(pem)
 
     def _stamps(self) -> tuple[object, ...]:
         return tuple(map(stamp, self._files))
@@ -99,14 +99,20 @@ class Credentials:
 
 class TlsSecurity:
     """Secures one node with an identity: mutual TLS 1.3 behind a front end. `identity` names it; a
-    transport calls `start` once.
+    transport calls `start` once. `clock` and `monotonic` are as Admission has them.
 
     Raises DataError when the identity's files cannot be used."""
 
-    def __init__(self, identity: Identity) -> None:
-        self.identity = identity
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.identity, self._clock = identity, clock
         self._front_end: FrontEnd | None = None
-        self.admission = Admission(identity)
+        self.admission = Admission(identity, clock=clock, monotonic=monotonic)
         self._tell: Tell = lambda _peer, _said: None
         self._on_news: Callable[[], None] = lambda: None
         self._limits = MeshLimits()
@@ -163,6 +169,7 @@ class TlsSecurity:
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """Return the credentials of our gRPC server, which asks for a certificate, too."""
+        self._certificate = self._in_use = self._files.server
         return grpc.dynamic_ssl_server_credentials(self._certificate, self._newer, require_client_authentication=True)
 
     def _newer(self) -> grpc.ServerCertificateConfiguration | None:
@@ -299,11 +306,10 @@ class TlsSecurity:
         while True:
             await asyncio.sleep(_LOOK_S)
             await self._look()
-            if self._files.stale:
-                await asyncio.to_thread(self._look_at_credentials)
-            if self._files.end_s < time.time() and expired != self._files.end_s:
-                expired = self._files.end_s
-                dates = tls.out_of_date(True, time.time(), self.identity.subject.name)
+            end_s = self._files.certificate.valid[1]
+            if end_s < self._clock() and expired != end_s:
+                expired = end_s
+                dates = tls.out_of_date(True, self._clock(), self.identity.subject.name)
                 self._tell(None, f"our own certificate {dates}; connections that stand go on, no new one will be made")
             if self._front_end is not None and not self._front_end.alive and not told:
                 told = True
@@ -312,10 +318,12 @@ class TlsSecurity:
                 self._tell(None, text)
 
     async def _look(self) -> None:
-        """Look at the file, on another thread: a signature takes some 10 ms to check, on a small
+        """Look at our folder, on another thread: a signature takes some 10 ms to check, on a small
         board ten times as long: not on the loop."""
         if self.identity.revocations.file_changed:
             await asyncio.to_thread(self.look_at_file)
+        if self._files.stale:
+            await asyncio.to_thread(self._look_at_credentials)
 
     def look_at_file(self) -> None:
         """Take over a newer list that was copied into our folder. Any thread."""
@@ -370,7 +378,7 @@ class TlsSecurity:
             return shown.name, serial, answer.text
         except ssl.SSLError as error:
             # In TLS 1.3 a listener says what it thinks of our certificate after the handshake.
-            raise PeerError(tls.words(error)) from error
+            raise PeerError(tls.words(error, self._clock())) from error
         except DecodeError as error:
             raise PeerError(str(error)) from error
         finally:
@@ -393,7 +401,7 @@ class TlsSecurity:
         except (ssl.SSLEOFError, ConnectionResetError) as error:
             raise Unreachable("it ended the connection during the TLS handshake") from error
         except ssl.SSLError as error:
-            raise PeerError(tls.words(error)) from error
+            raise PeerError(tls.words(error, self._clock())) from error
         except OSError as error:
             raise Unreachable(os.strerror(error.errno).lower() if error.errno else "it does not answer") from error
 

@@ -90,7 +90,7 @@ class Admission:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.identity = identity
-        self._clock, self._monotonic = clock, monotonic
+        self.clock, self.monotonic = clock, monotonic
         self._quarantine = Quarantine()
         self._number = identity.revocations.number
 
@@ -125,7 +125,7 @@ class Admission:
         except OtherFleet:  # in the words that TLS has for it
             raise PeerError("its certificate is of another fleet") from None
         begin_s, end_s = certificate.valid
-        if not begin_s <= (now_s := self._clock()) <= end_s:
+        if not begin_s <= (now_s := self.clock()) <= end_s:
             dates = out_of_date(now_s > end_s, now_s, subject.name)
             raise PeerError(f"the certificate of {subject.name} {dates}")
         if subject.name not in among:
@@ -150,9 +150,9 @@ class Admission:
 
     def kept_out(self, subject: Subject) -> str:
         """Return why a member is kept out at this moment; empty when it is not."""
-        return self._quarantine.reason(subject.name, self._monotonic())
+        return self._quarantine.reason(subject.name, self.monotonic())
 
     def misbehaved(self, subject: Subject, reason: str) -> float:
         """Keep a member out that broke the protocol; return for how many seconds. 0 when it is kept
         out already."""
-        return self._quarantine.strike(subject.name, reason, self._monotonic())
+        return self._quarantine.strike(subject.name, reason, self.monotonic())

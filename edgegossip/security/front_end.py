@@ -196,7 +196,7 @@ class PendingHandshake:
             if tls.went_away(error):
                 raise _Closed from error
             if isinstance(error, ssl.SSLError):
-                raise PeerError(tls.words(error)) from error
+                raise PeerError(tls.words(error, self._front_end.clock())) from error
             raise
 
     def refuse(self, now_s: float) -> None:
@@ -307,7 +307,7 @@ class FrontEnd:
     ) -> None:
         self._listener = listen(host, port)  # first: what fails here leaves nothing open
         self._upstream, self.limits, self._admission = upstream, limits, admission
-        self.fleet = admission.identity.fleet
+        self.fleet, self.clock, self._now = admission.identity.fleet, admission.clock, admission.monotonic
         self.context, self._look, self._on_list, self._tell = context, look, on_list, tell
         self._callers: dict[str, Caller] = {}  # by the local address that our gRPC server sees
         self._relayed: dict[int, str] = {}  # that address, by the relay's number; the oldest first
@@ -428,7 +428,7 @@ class FrontEnd:
         reason = (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__} {error}".strip()
         key = network_of(pending.address) if pending else "", reason
         with suppress(Exception):
-            if self._lines.worth(key, time.monotonic()):
+            if self._lines.worth(key, self._now()):
                 if not isinstance(error, OSError):  # a defect
                     _log.error("%s", about, exc_info=error)
                 text = printable(f"trouble of this board with {about}: {reason.lower()}", 400)
@@ -438,12 +438,12 @@ class FrontEnd:
         deadlines = [v.deadline_s for v in self._pending]
         if self._paused_until_s is not None:
             deadlines.append(self._paused_until_s)
-        return max(0.0, min(deadlines) - time.monotonic()) + 0.001 if deadlines else None
+        return max(0.0, min(deadlines) - self._now()) + 0.001 if deadlines else None
 
     def _expire(self) -> None:
         """Refuse who is late, after whatever has come was looked at: our own lateness is nobody's
         fault."""
-        now_s = time.monotonic()
+        now_s = self._now()
         for pending in [v for v in self._pending if v.deadline_s <= now_s]:
             if not pending.refused:
                 self._say_refused(pending, f"it did not finish {pending.doing} in {self.limits.handshake_s:g} s")
@@ -463,7 +463,7 @@ class FrontEnd:
                     self._pause(error)
                     return
                 continue  # it went away before it was accepted
-            host, now_s = str(peer[0]), time.monotonic()
+            host, now_s = str(peer[0]), self._now()
             if reason := self._limiter.why_not(host, now_s):
                 with suppress(OSError), connection:
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -486,7 +486,7 @@ class FrontEnd:
     def _pause(self, error: OSError) -> None:
         self._say(None, "", f"this board takes no connections for a moment: {(error.strerror or str(error)).lower()}")
         self._selector.unregister(self._listener)
-        self._paused_until_s = time.monotonic() + _PAUSE_S
+        self._paused_until_s = self._now() + _PAUSE_S
 
     def _take_in(self, connection: socket.socket, address: str) -> None:
         try:
@@ -495,7 +495,7 @@ class FrontEnd:
         except OSError:  # it is gone already
             connection.close()
             return
-        pending = PendingHandshake(connection, address, self, time.monotonic())
+        pending = PendingHandshake(connection, address, self, self._now())
         self._pending[pending] = 0
         self._serve(pending)
 
@@ -554,7 +554,7 @@ class FrontEnd:
     def _refuse(self, pending: PendingHandshake, reason: str) -> None:
         self._say_refused(pending, reason)
         try:
-            pending.refuse(time.monotonic())
+            pending.refuse(self._now())
             self._watch(pending)
         except OSError:
             self._forget(pending)
@@ -564,7 +564,7 @@ class FrontEnd:
         self._say(pending.caller, (source, reason), pending.refusal(reason), source)
 
     def _say(self, caller: Caller | None, key: object, said: str | Refusal, source: object = None) -> None:
-        if self._lines.worth(key, time.monotonic(), source):
+        if self._lines.worth(key, self._now(), source):
             self._tell(caller, said)
 
     def _cut(self, which: Callable[[Caller], bool], why: str) -> None:
@@ -584,7 +584,7 @@ class FrontEnd:
         """Raise PeerError when it may not even ask. A board may have many addresses, but one
         certificate."""
         self._admission.check(caller)
-        if not self._handshakes.take(caller.serial, time.monotonic()):
+        if not self._handshakes.take(caller.serial, self._now()):
             raise PeerError(f"it makes more than {self.limits.admissions_per_s:g} admission handshakes a second")
 
     def answer(self, caller: Caller, number: int) -> handshake.Answer:
@@ -604,13 +604,13 @@ class FrontEnd:
 
     def issue_token(self, caller: Caller) -> str:
         """Issue a one-time token for a caller that was admitted. On the front end's thread."""
-        return self._tokens.issue(caller, time.monotonic())
+        return self._tokens.issue(caller, self._now())
 
     def redeem(self, hello: bytes, pending: PendingHandshake) -> Caller | None:
         """Return who was issued the token that this ClientHello names; None when there is no good
         one in it. Raises PeerError when it may not come in any more. Of too many connections of one
         board the oldest goes: it has likely forgotten it."""
-        now_s = time.monotonic()
+        now_s = self._now()
         # Most callers have no token, and OpenSSL is asked only about those who do. Python writes
         # each server name that is not ASCII to standard error: strangers would fill the log.
         found = (token.decode() for token in _TOKEN.findall(hello))

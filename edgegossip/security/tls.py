@@ -171,11 +171,14 @@ def went_away(error: object) -> bool:
     return ended or "Closed before TLS handshake" in str(error)  # so says `ssl` of a reset with data
 
 
-def words(error: Exception) -> str:
-    """Say why a handshake failed: one clause about the other side."""
+def words(error: Exception, now_s: float | None = None) -> str:
+    """Say why a handshake failed: one clause about the other side. `now_s`: by the clock here, if
+    that is not this machine's."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in (_NOT_YET, _EXPIRED):
-            return f"its certificate {out_of_date(error.verify_code == _EXPIRED, time.time())}"
+            return (
+                f"its certificate {out_of_date(error.verify_code == _EXPIRED, time.time() if now_s is None else now_s)}"
+            )
         return _VERIFY.get(error.verify_code, f"its certificate is not valid: {error.verify_message}")
     if isinstance(error, ssl.SSLError):
         return words_of(error.reason or str(error))

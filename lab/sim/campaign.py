@@ -19,12 +19,12 @@ from typing import Any, TypeAlias
 from edgegossip.types import EdgegossipError
 from lab.sim import naming, server_schedule
 from lab.sim.checkers import REPLAY, Violation
-from lab.sim.faults import Fault, fewer_faults
+from lab.sim.faults import Fault
 from lab.sim.naming import Named
 from lab.sim.run import Outcome, run_schedule
 from lab.sim.schedule import Options, Schedule, draw, fits
 from lab.sim.server import run_server
-from lab.sim.server_schedule import ServerSchedule, smaller
+from lab.sim.server_schedule import ServerSchedule
 from lab.sim.trace import Say
 
 CHUNK = 16  # seeds that a process gets at a time
@@ -47,7 +47,7 @@ class Result:
     seconds: float = 0.0
     cpu_s: float = 0.0  # of all processes together, second runs included
     faults: Counter[str] = field(default_factory=Counter)  # schedules in which a kind did something
-    looked: Counter[str] = field(default_factory=Counter)  # gossip schedules in which a rule had something to look at
+    looked: Counter[str] = field(default_factory=Counter)  # schedules in which a rule had something to look at
     looked_server: Counter[str] = field(default_factory=Counter)  # the same of server runs and their rules
     server: int = 0  # schedules that were server runs
     algorithms: Counter[str] = field(default_factory=Counter)  # schedules that ran it, with its momentum
@@ -218,7 +218,7 @@ def shrink(schedule: AnySchedule, fails: Fails, most_tries: int = MOST_TRIES) ->
     again = rule is not None
     while again:
         again = False
-        for other in smaller(schedule) if isinstance(schedule, ServerSchedule) else _smaller(schedule):
+        for other in _smaller(schedule):
             if tries >= most_tries:
                 return schedule
             tries += 1
@@ -228,48 +228,50 @@ def shrink(schedule: AnySchedule, fails: Fails, most_tries: int = MOST_TRIES) ->
     return schedule
 
 
-def _smaller(s: Schedule) -> Iterator[Schedule]:
+def _smaller(s: AnySchedule) -> Iterator[AnySchedule]:
     """What to try instead, the largest steps first."""
-    for fewer in fewer_faults(s.faults):
-        yield replace(s, faults=fewer)
+    half = len(s.faults) // 2
+    fewer = [s.faults[:half], s.faults[half:]] if half else []
+    for faults in (*fewer, *(s.faults[:k] + s.faults[k + 1 :] for k in range(len(s.faults)))):
+        yield replace(s, faults=faults)
     for nodes in (2, 3, s.nodes // 2, s.nodes - 1):
-        if 2 <= nodes < s.nodes and (without := _with_nodes(s, nodes)) is not None:
-            yield without
+        if 2 <= nodes < s.nodes and (isinstance(s, ServerSchedule) or _bears(s, nodes)):
+            yield replace(s, nodes=nodes, faults=tuple(_moved(s.faults, nodes)))
     for rounds in (2, s.rounds // 2, s.rounds - 1):
         if 2 <= rounds < s.rounds:
             yield replace(s, rounds=rounds)
+    yield from server_schedule.plainer(s) if isinstance(s, ServerSchedule) else _plainer(s)
+    if s.codec != Named("fp32"):
+        yield replace(s, codec=Named("fp32"))
+    for k, fault in enumerate(s.faults):
+        if fault.end - fault.start > 0.5:
+            shorter = replace(fault, end=round((fault.start + fault.end) / 2, 2))
+            yield replace(s, faults=(*s.faults[:k], shorter, *s.faults[k + 1 :]))
+
+
+def _plainer(s: Schedule) -> Iterator[Schedule]:
     if "+" in s.algorithm.name:
         own = tuple((k, v) for k, v in s.algorithm.params if k != "momentum_factor" and not k.startswith("outer_"))
         yield replace(s, algorithm=Named(s.algorithm.name.partition("+")[0], own))
     for k in range(len(s.algorithm.params)):
         params = s.algorithm.params[:k] + s.algorithm.params[k + 1 :]
         yield replace(s, algorithm=replace(s.algorithm, params=params))
-    if s.codec != Named("fp32"):
-        yield replace(s, codec=Named("fp32"))
     if s.workload != "consensus":
         yield replace(s, workload="consensus")
-    for k, fault in enumerate(s.faults):
-        for shorter in _shorter(fault):
-            yield replace(s, faults=(*s.faults[:k], shorter, *s.faults[k + 1 :]))
 
 
-def _with_nodes(s: Schedule, nodes: int) -> Schedule | None:
-    """On fewer nodes; faults of nodes that are gone happen to the others."""
+def _bears(s: Schedule, nodes: int) -> bool:
+    """Tell whether topology and algorithm can do with so many nodes."""
     try:
         naming.topology_of(s.topology, nodes)
     except EdgegossipError:
-        return None
-    if not fits(s.algorithm, s.topology, s.codec, nodes, s.values):
-        return None
-    faults = []
-    for f in s.faults:
+        return False
+    return fits(s.algorithm, s.topology, s.codec, nodes, s.values)
+
+
+def _moved(faults: Iterable[Fault], nodes: int) -> Iterator[Fault]:
+    """Let faults of nodes that are gone happen to the others."""
+    for f in faults:
         moved = tuple(dict.fromkeys(i % nodes for i in f.nodes))
         if len(moved) == len(f.nodes) or (f.kind == "split" and len(moved) < nodes):
-            faults.append(replace(f, nodes=moved))
-    return replace(s, nodes=nodes, faults=tuple(faults))
-
-
-def _shorter(fault: Fault) -> Iterator[Fault]:
-    length = fault.end - fault.start
-    if length > 0.5:
-        yield replace(fault, end=round(fault.start + length / 2, 2))
+            yield replace(f, nodes=moved)

@@ -218,7 +218,7 @@ def many(arguments: Sim, count: int, say: Say, quiet: bool) -> tuple[dict[str, A
     result = campaign(seeds, options, jobs=arguments.jobs or cores(), progress=None if quiet else progress)
     document = {**result.to_json(), "first_failure": None}
     if not quiet:
-        _show(result, say)
+        _show(result, say, options)
     if result.failures:
         seed, rule, _ = result.failures[0]
         small, how = _smallest(schedule_of(seed, options), rule)
@@ -247,19 +247,24 @@ def _smallest(schedule: Schedule | ServerSchedule, rule: str) -> tuple[Schedule 
     return shrink(schedule, fails), "made small"
 
 
-def _show(result: Result, say: Say) -> None:
+def _show(result: Result, say: Say, options: Options) -> None:
+    name, rules = "gossip", RULES
+    if options.mode == "shell":
+        from lab.sim.shell import SHELL_RULES  # here: with gRPC
+
+        name, rules = "whole boards", SHELL_RULES
     wide = max(map(len, EVERY_KIND))
     say("faults, in so many schedules:")
     for kind in EVERY_KIND:
         count = result.faults[kind]
         say(f"  {kind:{wide}}  {count:6}  {count / max(1, result.schedules):6.1%}")
-    for what, rules, looked, among in (
-        ("gossip", RULES, result.looked, result.schedules - result.server),
+    for what, checked, looked, among in (
+        (name, rules, result.looked, result.schedules - result.server),
         ("server runs", SERVER_RULES, result.looked_server, result.server),
     ):
         if looked:
             say(f"rules that had something to look at, in so many of {among} schedules of {what}:")
-            say("  " + ", ".join(f"{rule} {looked[rule]}" for rule in rules))
+            say("  " + ", ".join(f"{rule} {looked[rule]}" for rule in checked))
     say(f"server runs: {result.server}")
     plain, momenta = _parts(result.algorithms)
     tables = (

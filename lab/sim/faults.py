@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from types import MappingProxyType
@@ -203,7 +203,19 @@ SERVER_KINDS: Mapping[str, Kind] = MappingProxyType(  # of server runs: nodes ar
 FRAMING = Kind("byzantine-framing", "node", "it tells others that a third one is gone", share=0.2)
 FAILING_DISK = Kind("failing-disk", "node", "its disk has errors at each write, for a while")
 POWER_CUT = Kind("power-cut", "node", "it loses power: its disk has what was synced, and of the rest what it likes")
-OF_BOARDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in (FRAMING, FAILING_DISK, POWER_CUT)})
+OTHER_VERSION = Kind(
+    "other-version",
+    "node",
+    "it comes with another version of membership (1), mesh (2) or codec (3), and then with the right one",
+    1,
+    3,
+    "protocol",
+    share=0.12,
+)
+CERTIFICATE = Kind("certificate-ends", "node", "its certificate ends, and then it gets a new one", share=0.15)
+OF_BOARDS: Mapping[str, Kind] = MappingProxyType(
+    {kind.name: kind for kind in (FRAMING, FAILING_DISK, POWER_CUT, OTHER_VERSION, CERTIFICATE)}
+)
 EVERY_KIND: Mapping[str, Kind] = MappingProxyType({**SERVER_KINDS, **KINDS, **OF_BOARDS})
 BYZANTINE = frozenset(k for k in EVERY_KIND if k.startswith("byzantine"))
 CRASHES = ("crash", "old-checkpoint", "empty-disk", "torn-write", "lost-write", "newcomer", "power-cut")
@@ -304,17 +316,6 @@ def draw(
     return _with_one_liar([*faults, *spec.exact])
 
 
-def fewer_faults(faults: tuple[Fault, ...]) -> Iterator[tuple[Fault, ...]]:
-    """Yield what to try in place of the faults of a schedule that fails: halves, then all but
-    one."""
-    half = len(faults) // 2
-    if half:
-        yield faults[:half]
-        yield faults[half:]
-    for k in range(len(faults)):
-        yield faults[:k] + faults[k + 1 :]
-
-
 def _with_one_liar(faults: list[Fault]) -> tuple[Fault, ...]:
     """In order of time; of the nodes that lie only one does, and only one leaves."""
     kept: list[Fault] = []
@@ -338,7 +339,7 @@ def _one(
         start = 0.0
     if strength is None:
         strength = kind.low + (kind.high - kind.low) * rng.random()
-    if kind.unit in ("files", "steps"):
+    if kind.unit in ("files", "steps", "protocol"):
         strength = round(strength)
     where: tuple[int, ...] = ()
     if kind.scope == "edge":

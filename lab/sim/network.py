@@ -88,6 +88,10 @@ class Clock:
         return len(self._heap)
 
 
+class Lost(str):
+    """Says why a message never arrives."""
+
+
 class Network:
     """Carries messages between nodes by index; `seen` counts what each kind of fault did."""
 
@@ -110,13 +114,13 @@ class Network:
         if self._cuts and edge in self._cuts:
             kind = self._cuts[edge][-1]
             self._seen[kind] += 1
-            return f"cut ({kind})"
+            return Lost(f"cut ({kind})")
         if self.deaf and receiver in self.deaf:
             self._seen["deaf"] += 1
-            return "lost (deaf)"
+            return Lost("lost (deaf)")
         if self.loss and random() < self.loss:
             self._seen["loss"] += 1
-            return "lost (loss)"
+            return Lost("lost (loss)")
         now, fate = self._clock.now, ""
         when = now + self._latency[edge] + JITTER_S * random()
         if self.delay:

@@ -154,18 +154,18 @@ class FaultInjector:
         for i in nodes:
             world.restarts += 1
             world.nodes[i].disk.crash("empty-disk", 1)
-            if world.nodes[i].up:
-                self._go(i, "other-model: the process is gone")
-            else:
-                self._absent[i] = self._absent.get(i, 0) + 1
+            self._go(i, "other-model: the process is gone")
             world.data_of[i] = model
         for i in nodes:
             self._come(i)
 
     def _right_model(self, nodes: Iterable[int]) -> None:
-        """Who ended because of these comes again, too."""
-        world = self._world
         self._set_model(nodes, 0)
+        self._unfit_come()
+
+    def _unfit_come(self) -> None:
+        """Who ended because it did not fit others comes again."""
+        world = self._world
         for i in sorted(world.unfit_ended):
             if not world.nodes[i].up and self.may_come(i):
                 world.finishers.discard(i)
@@ -174,23 +174,18 @@ class FaultInjector:
 
     def _leave(self, fault: Fault) -> None:
         (i,) = fault.nodes
-        if self._world.nodes[i].up:
-            self._world.seen["leave"] += 1
-            self._go(i, "leaves", left=True)
-        else:
-            self._absent[i] = self._absent.get(i, 0) + 1
+        self._world.seen["leave"] += self._world.nodes[i].up
+        self._go(i, "leaves", left=True)
         self._world.restarts += 1
 
     def evict(self, i: int) -> None:
         """Take a node out for good."""
-        if self._world.nodes[i].up:
-            self._go(i, "is sent away")
-        else:
-            self._absent[i] = self._absent.get(i, 0) + 1
+        self._go(i, "is sent away")
 
     def _go(self, i: int, why: str, left: bool = False) -> None:
         self._absent[i] = self._absent.get(i, 0) + 1
-        self._world.kill(i, why, left)
+        if self._world.nodes[i].up:
+            self._world.kill(i, why, left)
 
     def _come(self, i: int) -> None:
         """Back, unless another fault keeps it away."""
@@ -281,7 +276,7 @@ class Outcome:
     virtual_s: float
     spread: float | None  # of the models in the end, largest difference in any value; None after a violation
     model: Vec | None = None  # float32[n], the final one of a server run, which has no spread
-    looked: frozenset[str] = frozenset()  # rules that had something to look at; of whole boards nobody says
+    looked: frozenset[str] = frozenset()  # rules that had something to look at
 
 
 def run_schedule(

@@ -13,7 +13,7 @@ from edgegossip.engine.server_frames import check_downlink
 from edgegossip.types import ConfigError
 from lab.sim import faults as fault_words
 from lab.sim import naming
-from lab.sim.faults import KINDS, SERVER_KINDS, Fault, fewer_faults
+from lab.sim.faults import KINDS, SERVER_KINDS, Fault
 from lab.sim.naming import Named
 from lab.sim.schedule import VALUES, Options, of, pick
 
@@ -202,24 +202,9 @@ def _settings(seed: int, nodes: int) -> dict[str, Any]:
     }
 
 
-def smaller(s: ServerSchedule) -> Iterator[ServerSchedule]:
-    """Yield what to try instead of a schedule that fails, the largest steps first."""
-    for fewer in fewer_faults(s.faults):
-        yield replace(s, faults=fewer)
-    for nodes in (2, 3, s.nodes // 2, s.nodes - 1):
-        if 2 <= nodes < s.nodes:
-            moved = (replace(f, nodes=tuple(dict.fromkeys(i % nodes for i in f.nodes))) for f in s.faults)
-            yield replace(s, nodes=nodes, faults=tuple(moved))
-    for rounds in (2, s.rounds // 2, s.rounds - 1):
-        if 2 <= rounds < s.rounds:
-            yield replace(s, rounds=rounds)
-    if s.codec != Named("fp32"):
-        yield replace(s, codec=Named("fp32"))
+def plainer(s: ServerSchedule) -> Iterator[ServerSchedule]:
+    """Yield the schedule with one setting less that is no default."""
     for f in fields(Settings):
         if getattr(s.settings, f.name) != f.default:
-            plainer: dict[str, Any] = {f.name: f.default}
-            yield replace(s, settings=replace(s.settings, **plainer))
-    for k, fault in enumerate(s.faults):
-        if fault.end - fault.start > 0.5:
-            shorter = replace(fault, end=round(fault.start + (fault.end - fault.start) / 2, 2))
-            yield replace(s, faults=(*s.faults[:k], shorter, *s.faults[k + 1 :]))
+            other: dict[str, Any] = {f.name: f.default}
+            yield replace(s, settings=replace(s.settings, **other))

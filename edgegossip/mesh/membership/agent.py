@@ -306,7 +306,7 @@ class EventDelegate:
         self._clock = clock
         self._refusals, self._troubles, self._notices = RateLimitedLog(), RateLimitedLog(_TROUBLE_S), RateLimitedLog()
         self._comings = TokenBuckets(1 / _COMES_S, _COMES_BURST)
-        self._unsure: set[int] = set()  # who are said to have left: nothing is told of them until they were asked
+        self._unsure: set[int] = set()  # who are said to be gone: nothing is told of them until they were asked
         self._split = False  # was said
 
     def begin(self, table: Sequence[MemberEntry]) -> None:
@@ -353,7 +353,7 @@ class EventDelegate:
         peer, before, after = self._members[change.member], change.before, change.after
         if after.here and after.address and (after.address != before.address or not before.here):
             self._post(Moved(peer, after.address))
-        unsure = change.member in self._unsure or not (before.here or after.accusers)
+        unsure = change.member in self._unsure or not (before.here or after.accusers) or before.status is Status.ABSENT
         self._unsure.discard(change.member)
         if unsure and after.status is Status.SUSPECT:
             self._unsure.add(change.member)

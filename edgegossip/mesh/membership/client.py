@@ -184,7 +184,8 @@ class Connections:
         connection.used_s = loop_s()
         await self._shut_idle(connection.used_s - _IDLE_S)
         async with connection.opening:
-            if connection.channel is None or connection.address != address or self._revoked(peer):
+            is_new = connection.channel is None or connection.address != address or self._revoked(peer)
+            if is_new:
                 await self._open(connection, peer, address)
         channel = connection.channel
         try:
@@ -192,10 +193,14 @@ class Connections:
             if self._revoked(peer):  # the list came while we waited
                 raise PeerError("its certificate was revoked")
             return data
-        except BaseException:
+        except BaseException as error:
             if connection.channel is channel:
                 await self._shut(connection)
-            raise
+            # It may have ended since it was used, with the peer's process: another may be there.
+            gone = isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.UNAVAILABLE
+            if is_new or not gone:
+                raise
+        return await self.call(peer, address, request)
 
     async def drop_revoked(self) -> None:
         """Cut off whoever is on our revocation list, which is a newer one."""

@@ -350,9 +350,10 @@ class Detector(Disseminator):
 
     def mark_alive(self, member: int, now_s: float) -> list[Output]:
         """Take in a sign that a member is there, whatever the table says: tell it what we know, and
-        hear what it does."""
+        hear what it does. It may be another process than the table has, which knows nobody."""
         self._notice_stall(now_s)
-        if not self.table[member].here and self.table[member].address:
+        self._theirs.pop(member, None)
+        if self.table[member].address:
             self._ping(member, now_s)
         return self._turn_over(now_s)
 
@@ -404,7 +405,8 @@ class Detector(Disseminator):
         is dead, or has left, makes us ask it, unless we know ourselves that it is not here."""
         known, suspect = self.table[member], replace(told, status=Status.SUSPECT)
         if told.status is not Status.LEFT:
-            return merge(known, suspect if told.status is Status.DEAD and known.here else told)
+            unasked = known.here or known.status is Status.ABSENT
+            return merge(known, suspect if told.status is Status.DEAD and unasked else told)
         if not known.here and (known.status is Status.LEFT or member in self._missed or not told.address):
             return merge(known, told)
         if told.incarnation < known.incarnation:

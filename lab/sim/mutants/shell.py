@@ -10,6 +10,8 @@ STORE = "edgegossip.checkpoint.store:Store."
 EDGE = "edgegossip.mesh.outbound:OutgoingEdge."
 QUEUE = "edgegossip.mesh.outbound:FrameQueue."
 DETECTOR = "edgegossip.mesh.membership.detector:Detector."
+SECURITY = "edgegossip.mesh.tls_security:"
+INBOUND = "edgegossip.mesh.inbound:Inbound."
 ENGINE = "edgegossip.engine.node:NodeEngine."
 NODE = "edgegossip.node.gossip_node:GossipNode."
 PLAIN = ("dpsgd",)
@@ -175,5 +177,68 @@ MUTANTS = (
         PLAIN,
         (Edit(EDGE + "_came_up", "stmt _cancel_down_timer", "pass"),),
         options("full-disk@50-65:2"),
+    ),
+    Mutant(
+        "shell-other-mesh-taken-in",
+        "who speaks another version of the mesh's protocol is taken in",
+        PLAIN,
+        (Edit(INBOUND + "_accept", "test PROTOCOL_VERSION", "False"),),
+        options("other-version=2@3-15:1"),
+    ),
+    Mutant(
+        "shell-other-member-taken-in",
+        "who speaks another version of membership may join",
+        PLAIN,
+        (Edit("edgegossip.mesh.membership.agent:MembershipService._check_joiner", "test PROTOCOL_VERSION", "False"),),
+        options("other-version=1@8-20:1"),
+    ),
+    Mutant(
+        "shell-other-codec-taken-in",
+        "boards with two versions of a codec take each other in",
+        PLAIN,
+        (Edit(INBOUND + "_check_agreement", "test difference", "False"),),
+        options("other-version=3@3-15:1"),
+    ),
+    Mutant(
+        "shell-versions-the-wrong-way-round",
+        "who is refused for its version is said to speak ours",
+        PLAIN,
+        (Edit(INBOUND + "_accept", "Call other_version", "$0($1, $4, $3, $2)"),),
+        options("other-version=2@3-15:1"),
+    ),
+    Mutant(
+        "shell-founder-left-alone",
+        "a member that is known to be there is not told of the others when it comes again",
+        PLAIN,
+        (Edit(DETECTOR + "mark_alive", "test address", "$ and not self.table[member].here"),),
+        options("other-version=2@3-15:0"),
+    ),
+    Mutant(
+        "shell-own-end-not-said",
+        "a board does not say that its certificate has ended",
+        PLAIN,
+        (Edit(SECURITY + "TlsSecurity.watch", "stmt out_of_date 1", "expired = end_s"),),
+        options("certificate-ends@3-15:1"),
+    ),
+    Mutant(
+        "shell-end-for-another-cause",
+        "that a certificate has ended is told in OpenSSL's words",
+        PLAIN,
+        (Edit("edgegossip.security.tls:words", "test _EXPIRED", "False"),),
+        options("certificate-ends@3-30:1,crash@5-7:1"),
+    ),
+    Mutant(
+        "shell-refused-silently",
+        "who is refused in the TLS handshake is not told of",
+        PLAIN,
+        (Edit("edgegossip.security.front_end:FrontEnd._refuse", "stmt _say_refused", "pass"),),
+        options("certificate-ends@3-30:1,crash@5-7:1"),
+    ),
+    Mutant(
+        "shell-new-certificate-not-taken",
+        "a new certificate in the folder is not taken before the next start",
+        PLAIN,
+        (Edit(SECURITY + "Credentials.look", "test stale", "True"),),
+        options("certificate-ends@3-15:1,split@8-20:1"),
     ),
 )

@@ -16,11 +16,12 @@ import asyncio
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextvars import Context
 from functools import partial
 from random import Random
+from types import ModuleType
 from typing import Any, TypeVar
 
 from typing_extensions import override
@@ -85,6 +86,8 @@ class Process(Threads):
         self._threads: list[_Thread] = []
         self._loops: list[Loop] = []
         self._held: list[tuple[bool, Callable[..., None], tuple[Any, ...]]] = []  # while it stands still
+        self.dial: Callable[..., Coroutine[Any, Any, Any]] | None = None  # makes a connection with TLS
+        self.constants: dict[tuple[ModuleType, str], Any] = {}  # that its program has otherwise than ours
 
     # -- what the product asks for
 
@@ -159,8 +162,15 @@ class Process(Threads):
             return
         if self.paused:
             self._held.append((timer, what, args))
-        else:
+        elif not self.constants:
             what(*args)
+        else:
+            ours = {(module, name): getattr(module, name) for module, name in self.constants}
+            _set(self.constants)
+            try:
+                what(*args)
+            finally:
+                _set(ours)
 
     # -- faults
 
@@ -187,6 +197,11 @@ class Process(Threads):
         for thread in self._threads:
             while not thread.ended:
                 thread.run()
+
+
+def _set(constants: Mapping[tuple[ModuleType, str], Any]) -> None:
+    for (module, name), value in constants.items():
+        setattr(module, name, value)
 
 
 class _Condition(Condition):
@@ -321,6 +336,23 @@ class Loop(asyncio.AbstractEventLoop):
         error = context.get("exception")
         if isinstance(error, MISTAKES) and self._process.alive:  # others end a connection, as their waiters know
             self._process.crashed(error)
+
+    @override
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], asyncio.Protocol], host: str, port: int, **_tls: Any
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        assert self._process.dial is not None
+        protocol = protocol_factory()
+        return await self._process.dial(host, protocol), protocol
+
+    @override
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
     @override
     async def shutdown_default_executor(self) -> None:

@@ -14,14 +14,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 from typing_extensions import override
 
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh.address import Address, parse
 from edgegossip.mesh.connections import MeshMachine
-from lab.sim.network import Clock, Network
+from lab.sim.network import Clock, Lost, Network
 from lab.sim.shell.process import Process
 
 RETRANSMIT_S, MOST_RETRANSMIT_S = 0.2, 3.0  # until what was lost is sent again; twice as long each time
@@ -57,7 +57,7 @@ class Pipe:
         self._sent += 1
 
     def _try(self, segment: Segment, again_s: float) -> None:
-        if self._network.send(*self._edge, segment).startswith(("cut", "lost")):
+        if isinstance(self._network.send(*self._edge, segment), Lost):
             self._clock.after(again_s, self._try, segment, min(2 * again_s, MOST_RETRANSMIT_S))
 
     def arrived(self, segment: Segment) -> None:
@@ -85,6 +85,12 @@ class Endpoint(ABC):
     def pipe_to(self, take: Callable[..., None]) -> None:
         """Open the way to the other end, which takes what comes."""
         self.pipe = Pipe(self.clock, self.stack.network, (self.stack.index, self.there), take)
+
+    def meet(self, caller: Endpoint) -> None:
+        """Become the listening end of who has called."""
+        assert caller.pipe is not None
+        self.pipe_to(caller.take)
+        caller.pipe.take = self.take
 
     def send(self, *message: Any) -> None:
         """Send a message, unless the connection has ended."""
@@ -143,9 +149,13 @@ class Endpoint(ABC):
 
 
 class Channel(Endpoint):
-    """Is the calling end, as `grpc.aio.Channel`: it connects with the first call."""
+    """Is the calling end, as `grpc.aio.Channel`: it connects with the first call. `greeting` goes
+    with that, of one that is secured."""
 
-    def __init__(self, stack: Stack, target: str, options: Sequence[tuple[str, Any]]) -> None:
+    def __init__(
+        self, stack: Stack, target: str, options: Sequence[tuple[str, Any]], greeting: tuple[Any, ...] = ()
+    ) -> None:
+        self._greeting = greeting
         self._wanted = parse(target.partition(":")[2], "target")
         super().__init__(stack, stack.host_of(self._wanted), _keepalive(options))
         self._calls: dict[int, Call] = {}
@@ -193,7 +203,7 @@ class Channel(Endpoint):
             self._open = asyncio.get_running_loop().create_future()
             self.pipe_to(lambda *message: self.stack.of(self.there).connection(self, *message))
             self.stack.heard(self.there, "connect", method)
-            self.send("connect")
+            self.send("connect", *self._greeting)
         await asyncio.shield(self._open)
 
     def begin(self, method: str) -> Call:
@@ -292,11 +302,13 @@ class Call:
 class Accepted(Endpoint):
     """Is the listening end of a connection."""
 
-    def __init__(self, stack: Stack, channel: Channel, server: Server) -> None:
-        super().__init__(stack, channel.stack.index, server.keepalive)
+    def __init__(self, stack: Stack, caller: Endpoint, server: Server) -> None:
+        super().__init__(stack, caller.stack.index, server.keepalive)
         self._server = server
         self._contexts: dict[int, Context] = {}
-        self.pipe_to(channel.take)
+        self.secured = "", list[bytes]()  # what the front end calls it, and the names in its certificate
+        self.on_end: Callable[[], None] = lambda: None
+        self.meet(caller)
         self.watch()
 
     @override
@@ -317,6 +329,7 @@ class Accepted(Endpoint):
     @override
     def shut(self, why: str, *, tell: bool = True) -> None:
         super().shut(why, tell=tell)
+        self.on_end()
         for context in list(self._contexts.values()):
             context.cancel()
 
@@ -364,11 +377,11 @@ class Context:
 
     def peer(self) -> str:
         """Return who calls, as gRPC names it."""
-        return f"ipv4:{address_of(self.end.there)}"
+        return self.end.secured[0] or f"ipv4:{address_of(self.end.there)}"
 
     def auth_context(self) -> dict[str, Any]:
-        """Return what a certificate would say."""
-        return {}
+        """Return what the caller's certificate says, where there is one."""
+        return {"x509_subject_alternative_name": self.end.secured[1]}
 
 
 class Server:
@@ -386,6 +399,10 @@ class Server:
     def add_insecure_port(self, where: str) -> int:
         """Take an address to listen on."""
         return parse(where, "listen address").port
+
+    def add_secure_port(self, where: str, credentials: object) -> int:
+        """Take a name to listen on, behind a front end."""
+        return 1
 
     async def start(self) -> None:
         """Listen."""
@@ -445,24 +462,23 @@ class Stack:
         self.index, self.process, self.network, self.of = index, process, network, of
         self.heard, self.says = heard, says
         self.server: Server | None = None
+        self.secured: Secured | None = None  # how it secures connections, if it does
         self.ends: list[Endpoint] = []
 
     def host_of(self, where: Address) -> int:
         """Return whose address it is."""
         return int(where.host.rpartition(".")[2]) - 1
 
-    def connection(self, channel: Channel, kind: str, *rest: Any) -> None:
+    def connection(self, caller: Endpoint, kind: str, *greeting: Any) -> None:
         """Take in the first message of a connection: somebody listens, or not."""
         if kind != "connect":
             return
-        back = Pipe(self.process.clock, self.network, (self.index, channel.stack.index), channel.take)
         if self.server is None or not self.process.alive:
-            back.send("refused")
-            return
-        end = Accepted(self, channel, self.server)
-        assert channel.pipe is not None
-        channel.pipe.take = end.take
-        self.process.do(False, end.send, "opened")
+            Pipe(self.process.clock, self.network, (self.index, caller.stack.index), caller.take).send("refused")
+        elif self.secured is not None:
+            self.secured.accept(caller, *greeting)
+        else:
+            self.process.do(False, Accepted(self, caller, self.server).send, "opened")
 
     def end(self) -> None:
         """End every connection: the process is gone, and the kernel says so."""
@@ -472,13 +488,28 @@ class Stack:
                 end.pipe.send("close")
         self.ends.clear()
 
+    def _greeting(self, options: Sequence[tuple[str, Any]]) -> tuple[Any, ...]:
+        assert self.secured is not None
+        return self.secured.greeting(dict(options)["grpc.ssl_target_name_override"])
+
     def machine(self) -> MeshMachine:
         """Return what the mesh runs on."""
         aio = SimpleNamespace(
             insecure_channel=lambda target, options: Channel(self, target, options),
+            secure_channel=lambda target, _, options: Channel(self, target, options, self._greeting(options)),
             server=lambda options: Server(self, options),
         )
         return MeshMachine(self.process, aio, lambda text, *, insecure: parse(text, "listen address"))
+
+
+class Secured(Protocol):
+    """Secures the connections of a board (tls.py)."""
+
+    def greeting(self, name: str) -> tuple[Any, ...]:
+        """Return what opens a connection to whoever has this name."""
+
+    def accept(self, caller: Endpoint, *greeting: Any) -> None:
+        """Take in a connection, or refuse it."""
 
 
 class _Inbox:

@@ -15,11 +15,12 @@ from edgegossip import gossip
 from edgegossip.types import ConfigError
 from lab.sim import naming, trace
 from lab.sim import schedule as schedules
-from lab.sim.checkers import RULES
-from lab.sim.faults import BYZANTINE, CRASHES, KINDS, OF_BOARDS, Fault, parse
+from lab.sim.checkers import REPLAY, RULES
+from lab.sim.faults import BYZANTINE, CERTIFICATE, CRASHES, KINDS, OF_BOARDS, OTHER_VERSION, Fault, parse
 from lab.sim.naming import Named
 from lab.sim.run import START_S, FaultInjector, Outcome
 from lab.sim.schedule import Options, Schedule, of, pick
+from lab.sim.shell import versions
 from lab.sim.shell.world import Board, ShellWorld
 
 NODES = 2, 3, 3, 4, 4, 5
@@ -28,7 +29,7 @@ SHELL_KINDS = {  # who lies does so about members; no other models, and time goe
     **{name: kind for name, kind in KINDS.items() if name not in (*BYZANTINE, "other-model", "clock-jump")},
     **OF_BOARDS,
 }
-OUTAGES = (*CRASHES, "one-way-cut", "split")
+OUTAGES = (*CRASHES, "one-way-cut", "split", OTHER_VERSION.name, CERTIFICATE.name)
 LONG, OUTAGE_S = 0.3, (15.0, 35.0)  # share of them that last so long
 SHELL_RULES = {
     "crash": "nothing is raised but what ends a run",
@@ -42,7 +43,10 @@ SHELL_RULES = {
     "rarer": "who does not answer is tried ever more rarely",
     "refused": "no honest board is refused",
     "progress": "a round ends soon after its deadline; a board that comes begins",
+    "certificate": "whose certificate ends says so, is refused for no other reason, and comes back with a new one",
+    "version": "who speaks another version is refused with both named, and not taken in; nobody else is said to",
     "end": "every board comes to the end of the run, and gives up only where nobody is left",
+    REPLAY: RULES[REPLAY],
 }
 LATEST_S = 400.0  # after that, when all must have come to the end
 
@@ -77,10 +81,33 @@ def _longer(fault: Fault, rng: Random) -> Fault:
     return replace(fault, end=round(fault.start + OUTAGE_S[0] + (OUTAGE_S[1] - OUTAGE_S[0]) * more, 2))
 
 
+class ShellFaults(FaultInjector):
+    """Lets happen to whole boards what happens to them alone, too."""
+
+    def __init__(self, world: ShellWorld) -> None:
+        self._shell = world
+        super().__init__(world)  # type: ignore[arg-type]
+
+    def _other_version(self, fault: Fault) -> None:
+        self._shell.seen[fault.kind] += 1
+        self._bring(fault.nodes[0], int(fault.strength))
+        self._shell.clock.at(fault.end, self._bring, fault.nodes[0], versions.RIGHT)
+        self._shell.clock.at(fault.end, self._unfit_come)
+
+    def _bring(self, i: int, other: int) -> None:
+        """A process with another version comes in place of this one, or the right one again."""
+        self._shell.nodes[i].other = other
+        self._go(i, "other-version: the process is gone")
+        self._come(i)
+
+    def _certificate_ends(self, fault: Fault) -> None:
+        self._shell.clock.at(fault.end, self._shell.renew, fault.nodes[0])
+
+
 def run_shell(schedule: Schedule, *, say: trace.Say | None = None) -> Outcome:
     """Run a schedule to its end or to the first violation."""
     world = ShellWorld(schedule, say)
-    injector = FaultInjector(world)  # type: ignore[arg-type]
+    injector = ShellFaults(world)
     late, start = injector.late(), of(schedule.seed, "start")
     for board in world.nodes:
         when = START_S * start.random()
@@ -92,6 +119,8 @@ def run_shell(schedule: Schedule, *, say: trace.Say | None = None) -> Outcome:
     for board in world.nodes:
         if board.up:
             board.kill()
+    if world.fleet is not None:
+        world.fleet.close()
     return Outcome(
         schedule,
         tuple(world.violations),
@@ -101,6 +130,7 @@ def run_shell(schedule: Schedule, *, say: trace.Say | None = None) -> Outcome:
         sum(len(board.reports) for board in world.nodes),
         world.clock.now,
         None,
+        looked=frozenset(world.looked),
     )
 
 

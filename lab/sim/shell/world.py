@@ -12,7 +12,7 @@ import math
 import posixpath
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -30,6 +30,7 @@ from edgegossip.engine.node import Stage
 from edgegossip.memory import Spool
 from edgegossip.mesh._proto import membership_pb2 as pb
 from edgegossip.mesh.base import MeshLimits
+from edgegossip.mesh.connections import ChannelFactory
 from edgegossip.mesh.membership import wire as membership
 from edgegossip.mesh.membership.manifest import parse as parse_manifest
 from edgegossip.mesh.membership.protocol import Status
@@ -44,16 +45,19 @@ from edgegossip.recipe import Recipe
 from edgegossip.telemetry.records import Sink, Value
 from edgegossip.telemetry.spans import RoundClock
 from edgegossip.training.base import Workload
-from edgegossip.types import DecodeError, LocalUpdate, Metrics, NodeId, Round, RunError, Vec
+from edgegossip.types import DecodeError, LocalUpdate, Metrics, NodeId, PeerError, Round, RunError, Vec
 from lab.sim import checkers, naming, trace
 from lab.sim.checkers import Violation
 from lab.sim.disk import StoredDisk
-from lab.sim.faults import CRASHES, EVERY_KIND, FRAMING, Fault
+from lab.sim.faults import CERTIFICATE, CRASHES, EVERY_KIND, FRAMING, Fault
 from lab.sim.network import Clock, Network
 from lab.sim.schedule import Schedule, layout_of, of
 from lab.sim.schedule import Workload as Training
+from lab.sim.shell import versions
+from lab.sim.shell.certificates import TAKES_S, CertificateRule, Fleet
 from lab.sim.shell.process import Process
-from lab.sim.shell.rpc import Channel, Stack, address_of
+from lab.sim.shell.rpc import Stack, address_of
+from lab.sim.shell.tls import Security
 from lab.sim.witness import scheme_of
 from lab.sim.world import COMPUTE_S, LOAD_S
 
@@ -203,12 +207,14 @@ class Board(Sink):
         self.disk = Disk(of(world.schedule.seed, f"disk/{index}"))
         self.up = self.paused = False
         self.process = 0  # counts boots
+        self.other = versions.RIGHT  # what processes have otherwise from now on
         self.done: Round = -1  # the last round that it reported
         self.reports: list[tuple[Round, float]] = []  # of its life so far: rounds, and when
         self.steps: dict[Round, float] = {}  # of this process: when it had trained a round, and sends it
         self.ends: dict[Round, float] = {}  # and when it reported it
         self.alive: Process | None = None
         self.stack: Stack | None = None
+        self.security: Security | None = None
         self.node: GossipNode | None = None
         self.leaves = False
         self.resumed_s, self.gone_s = -math.inf, math.inf  # when it went on; since when no process is here
@@ -235,6 +241,7 @@ class Board(Sink):
     def boot(self) -> None:
         """Begin a new process."""
         world = self.world
+        self.disk.crash("crash", 0)  # what the process before had locked is free
         self.up, self.paused, self.leaves, self.node = True, False, False, None
         self.process += 1
         self.died_s, self.gone_s = self.gone_s, math.inf
@@ -248,6 +255,8 @@ class Board(Sink):
         self.dead.clear()
         seed = Random(f"{world.schedule.seed}/process/{self.index}/{self.process}")
         self.alive = Process(world.clock, seed, self._crashed)
+        self.alive.constants = versions.constants_of(self.other)
+        world.versions.booted(self)
         self.stack = Stack(self.index, self.alive, world.network, world.stack_of, self._heard, self._says)
         self.alive.start(self._main, self.name)
 
@@ -300,6 +309,8 @@ class Board(Sink):
     def _play(self) -> None:
         world, process = self.world, self.alive
         assert process is not None and self.stack is not None
+        if world.fleet is not None:
+            self.security = Security(world.fleet.identity(self.index), self.stack, world.certificates.handshakes)
         joined = world.founded if self.index == 0 else self._join()
         spec = NodeSpec(world.recipe, self.name, world.members, joined.manifest.run_id, restarted=self.process > 1)
         model = self._load(spec) if spec.restarted else None
@@ -308,7 +319,7 @@ class Board(Sink):
             joined,
             self,
             Meters(),
-            None,
+            self.security,
             listen=str(address_of(self.index)),
             advertise=None,
             insecure=True,
@@ -316,6 +327,7 @@ class Board(Sink):
             machine=self.stack.machine(),
         )
         try:
+            transport.agree(versions.agreement_of(self.other))
             begin()
             self.node = GossipNode(
                 spec,
@@ -351,9 +363,14 @@ class Board(Sink):
             for other in others:
                 try:
                     told = membership.parse(pb.JoinResponse, thread.call(self._ask(other)))
-                except Exception:  # gRPC's: nobody is there
+                    if told.refusal:
+                        raise PeerError(f"it refuses us: {told.refusal}")
+                except Exception as error:  # gRPC's: nobody is there
                     world.trace.line(process.now(), self.index, f"cannot join through {other} yet")
+                    if isinstance(error, PeerError):
+                        world.versions.said(self, "", str(error))
                     continue
+                world.versions.taken_in(other, self.index, (versions.MEMBERSHIP,), world.booted_s[other])
                 manifest = parse_manifest(told.manifest, told.signature)
                 known = membership.parse_rows(told.rows, len(manifest.members))
                 at = str(address_of(other))
@@ -362,10 +379,11 @@ class Board(Sink):
 
     async def _ask(self, other: int) -> bytes:
         assert self.stack is not None
-        options = (("grpc.keepalive_time_ms", 3000), ("grpc.keepalive_timeout_ms", 4000))
         at = address_of(other)
+        channels = ChannelFactory(LIMITS, self.security, machine=self.stack.machine())
         request = pb.JoinRequest(protocol_version=membership.PROTOCOL_VERSION, name=self.name, reached=str(at))
-        async with Channel(self.stack, f"ipv4:{at}", options) as channel:
+        member = self.world.members[other] if self.security is None else await self.security.check(None, at)
+        async with channels.open(member, at) as channel:
             answer = await channel.unary_unary(membership.JOIN)(request.SerializeToString(), timeout=ASK_S)
         return bytes(answer)
 
@@ -430,23 +448,11 @@ class Board(Sink):
         came off, begins anew."""
         times, last_s = self.tried.get(j, (0, -math.inf))
         least_s = min(LIMITS.backoff_max_s, LIMITS.backoff_min_s * 2 ** (times - 1)) / 2 if times else 0.0
+        self.world.looked |= {"rarer"} if times else set()
         if now - last_s < least_s - 1e-9:
             text = f"tries to reach {j} after {now - last_s:.3f} s, and has tried {times} times"
             self.world.violate("rarer", self.index, text)
         self.tried[j] = 1 if now - last_s > LIMITS.hello_s else times + 1, now
-
-
-def _hits(fault: Fault, i: int, j: int) -> bool:
-    """Whether a fault concerns two boards, or the link between them."""
-    match EVERY_KIND[fault.kind].scope:
-        case "edge":
-            return {i, j} == set(fault.nodes)
-        case "side":
-            return (i in fault.nodes) is not (j in fault.nodes)
-        case "node":
-            return i in fault.nodes or j in fault.nodes
-        case _:
-            return True
 
 
 class ShellWorld:
@@ -476,7 +482,12 @@ class ShellWorld:
         self.lied: set[int] = set()
         self.lie = of(seed, "byzantine").random
         self.restarts = 0
-        self.progress_s, self.began_s = [0.0] * n, [0.0] * n
+        self.finishers: set[int] = set()
+        self.unfit_ended: set[int] = set()  # boards that ended because they did not fit others
+        self.looked = {"crash"}  # rules that had something to look at
+        self.versions, self.certificates = versions.VersionRule(self), CertificateRule(self)
+        self.fleet = Fleet(self.members, self.certificates.faults) if self.certificates.faults else None
+        self.progress_s, self.began_s, self.booted_s = [0.0] * n, [0.0] * n, [0.0] * n
         self.ended: set[int] = set()  # boards that came to the end of the run, or gave up
         # What came of a stream may not fit it any more.
         self.streams = getattr(scheme_of(naming.algorithm_of(schedule.algorithm)), "streams", True)
@@ -499,9 +510,14 @@ class ShellWorld:
         """Start a process of a board."""
         self.trace.event(self.clock.now, index, trace.BOOT)
         self.trace.line(self.clock.now, index, "is started")
-        self.progress_s[index] = self.clock.now
+        self.progress_s[index] = self.booted_s[index] = self.clock.now
         self.ended.discard(index)
         self.nodes[index].boot()
+
+    def renew(self, index: int) -> None:
+        """Give a board a new certificate."""
+        assert self.fleet is not None
+        self.fleet.renew(index, self.clock.now)
 
     def kill(self, index: int, why: str, left: bool = False) -> None:
         """End a board's process. `left`: it is asked to, and says goodbye."""
@@ -518,6 +534,7 @@ class ShellWorld:
     def over(self, board: Board, process: int) -> None:
         """A board's process has come to its end."""
         if board.up and board.process == process:
+            self.looked.add("end")
             self.trace.event(self.clock.now, board.index, trace.LEAVE)
             self.trace.line(self.clock.now, board.index, "has ended")
             self.ended.add(board.index)
@@ -539,17 +556,22 @@ class ShellWorld:
         self.trace.event(now, i, trace.DONE, step)
         self.trace.model(model)
         self.trace.line(now, i, f"round {step} is done; heard {values.get('gossip/heard')}")
+        self.looked |= {"finite", "rounds"}
         if fault := checkers.finite_fault(model):
             self.violate("finite", i, fault)
         if step <= board.done:
             self.violate("rounds", i, f"round {step} done after {board.done}")
-        down = board.dead.union(map(self.members.index, board.node.engine.down)) if now > self.settled_s else ()
-        if out := sorted(j for j in down if self._could_talk(i, j, SETTLE_S)):
-            self.violate("shut-out", i, f"counts {out} as gone, who have been there for long")
+        if now > self.settled_s and (there := [j for j in self._others(i) if self._could_talk(i, j, SETTLE_S)]):
+            self.looked.add("shut-out")
+            down = board.dead.union(map(self.members.index, board.node.engine.down))
+            if out := sorted(down.intersection(there)):
+                self.violate("shut-out", i, f"counts {out} as gone, who have been there for long")
         late_s = now - self.recipe.checkpoint.slack_s - READ_S
-        unkept = [r for r, s in board.reports if self.began_s[i] < s < late_s and r >= board.disk.durable]
-        if unkept and not board.disk.broke:
-            self.violate("kept", i, f"rounds {unkept} were finished before {late_s:.1f} s, and are not on its disk")
+        early = [r for r, s in board.reports if self.began_s[i] < s < late_s]
+        if early and not board.disk.broke:
+            self.looked.add("kept")
+            if unkept := [r for r in early if r >= board.disk.durable]:
+                self.violate("kept", i, f"rounds {unkept} were finished before {late_s:.1f} s, and are not on its disk")
         board.done = step
         board.reports.append((step, now))
         board.ends[step] = now
@@ -560,16 +582,21 @@ class ShellWorld:
         i, now = board.index, self.clock.now
         self.trace.event(now, i, SAID, float(zlib.crc32(f"{name} {text}".encode())))
         self.trace.line(now, i, f"[{name}] {text}")
+        self.versions.said(board, name, text)
+        self.certificates.said(board, name, text)
         if name == "started":
             self._started(board, int(fields.get("round", 0) or 0))
         peer = str(fields.get("peer"))
         if peer in self.members:
             j = self.members.index(peer)
-            if name in ("suspect", "peer-down", "peer-left", "member-dead") and (
-                fault := self._false(board, name, text, j, fields)
-            ):
-                self.violate("blame", i, f"{fault}: {text}")
+            if name in ("suspect", "peer-down", "peer-left", "member-dead"):
+                self.looked.add("blame")
+                if fault := self._false(board, name, text, j, fields):
+                    self.violate("blame", i, f"{fault}: {text}")
             board.noted(name, j, now)
+            if name == "peer-up":
+                since_s = max(self.booted_s[i], self.booted_s[j])
+                self.versions.taken_in(i, j, (versions.MESH, versions.CODEC), since_s)
         if name == "checkpoint-failed" and not board.disk.broke:
             self.violate("blame", i, f"its disk is well: {text}")
         if name == "starved":
@@ -579,6 +606,7 @@ class ShellWorld:
         if name == "finished":
             board.leaves = True
         if name == "refused":
+            self.looked.add("refused")
             address = str(fields.get("address", ""))  # of a connection, which may have hung; else it is a message
             host = address.partition(":")[0].rpartition(".")[2]
             if not host or self._could_talk(i, int(host) - 1, CAUSE_S):
@@ -596,7 +624,7 @@ class ShellWorld:
                 return f"its message of that round came at {came_s:.3f} s"
             return self._unexplained(i, j, round, board.steps[round], now)
         told = name == "peer-left" or text.endswith(" left")
-        if name != "suspect" and not told and other.leaves and self.began_s[j] and self._unhurt_s(i, j) > CAUSE_S:
+        if name != "suspect" and not told and other.leaves and self.began_s[j] and self.unhurt_s(i, j) > CAUSE_S:
             return "it had left, and said so"
         if name == "member-dead" and (why := self._alive(i, j)):
             return why
@@ -608,10 +636,14 @@ class ShellWorld:
         for another, whose message could not come."""
         other = self.nodes[j]
         faults = (f for f in self.schedule.faults if f.start < until_s and self._over_s(f) > since_s - CAUSE_S)
-        if any(_hits(f, i, j) for f in faults):
+        if any(self._hits(f, i, j) for f in faults):
             return ""
         if (step_s := other.steps.get(round, math.inf)) < until_s - READ_S:
             return f"{j} had trained that round at {step_s:.3f} s, and nothing hit the two"
+        passed_s = min((s for r, s in other.steps.items() if r > round), default=math.inf)
+        if passed_s < until_s:  # it took over a later model: it had been left behind
+            hits = (f for f in self.schedule.faults if f.start < passed_s and self._over_s(f) > passed_s - CAUSE_S)
+            return "" if any(hits) else f"{j} left that round out at {passed_s:.3f} s, and nothing had hit anybody"
         newest = max((r for r, s in other.steps.items() if s <= since_s), default=None)
         if newest is None:  # it was not there yet
             return ""
@@ -633,30 +665,47 @@ class ShellWorld:
         now = self.clock.now
         if any(self._could_talk(i, k, CAUSE_S) and self._could_talk(k, j, CAUSE_S) for k in self._others(i, j)):
             return "others reach it"
-        hits = [f for f in self.schedule.faults if now - CAUSE_S < self._over_s(f) and f.start < now and _hits(f, i, j)]
+        hits = [
+            f for f in self.schedule.faults if now - CAUSE_S < self._over_s(f) and f.start < now and self._hits(f, i, j)
+        ]
         if not self.nodes[j].up or any(i != k for f in hits if f.kind in CRASHES for k in f.nodes):
             return ""
         if sum(self._over_s(f) - f.start for f in hits) < DIES_S:
             return "it was away for a moment only"
         return "who names it stood still itself" if all(f.kind == "pause" and f.nodes == (i,) for f in hits) else ""
 
-    def _others(self, i: int, j: int) -> list[int]:
-        return [k for k in range(self.schedule.nodes) if k not in (i, j) and self.nodes[i].up]
+    def _others(self, *those: int) -> list[int]:
+        return [k for k in range(self.schedule.nodes) if k not in those]
 
     def _could_talk(self, i: int, j: int, for_s: float) -> bool:
         """Tell whether both are there, and nothing has hit them for so long."""
-        return self.nodes[j].up and not self.nodes[j].leaves and self._unhurt_s(i, j) > for_s
+        return self.nodes[j].up and not self.nodes[j].leaves and self.unhurt_s(i, j) > for_s
 
-    def _unhurt_s(self, i: int, j: int) -> float:
-        """Return for how long nothing has hit the two, or what is between them."""
+    def unhurt_s(self, i: int, j: int, but: Collection[Fault] = ()) -> float:
+        """Return for how long nothing but these faults has hit the two, or what is between them."""
         now = self.clock.now
-        hits = (self._over_s(f) for f in self.schedule.faults if f.start < now and _hits(f, i, j))
+        hits = (self._over_s(f) for f in self.schedule.faults if f.start < now and f not in but and self._hits(f, i, j))
         return now - max(hits, default=-math.inf)
 
+    def _hits(self, fault: Fault, i: int, j: int) -> bool:
+        """Whether a fault concerns two boards, or the link between them."""
+        if fault.kind == CERTIFICATE.name:  # connections that stand go on
+            return self.certificates.handshakes.lately(i, j)
+        match EVERY_KIND[fault.kind].scope:
+            case "edge":
+                return {i, j} == set(fault.nodes)
+            case "side":
+                return (i in fault.nodes) is not (j in fault.nodes)
+            case "node":
+                return i in fault.nodes or j in fault.nodes
+            case _:
+                return True
+
     def _over_s(self, fault: Fault) -> float:
-        """Return until when a fault lasted so far; what queued at a slow link takes longer."""
-        end_s = max(fault.end, self.network.through_s) if fault.kind == "slow-link" else fault.end
-        return min(end_s, self.clock.now)
+        """Return until when a fault lasted so far; what queued at a slow link takes longer, and so
+        does a board that has a new certificate until it looks."""
+        later_s = {"slow-link": self.network.through_s, CERTIFICATE.name: fault.end + TAKES_S}.get(fault.kind, 0.0)
+        return min(max(fault.end, later_s), self.clock.now)
 
     def _started(self, board: Board, round: Round) -> None:
         """A process has its model: all that was finished long enough before is in it."""
@@ -666,6 +715,7 @@ class ShellWorld:
         }
         loses, board.loses = board.loses, False
         if board.process > 1 and not loses and not since & DISK_LOSES:
+            self.looked.add("kept")
             before_s = died_s - self.recipe.checkpoint.slack_s
             lost = [r for r, s in board.reports if r >= round and began_s < s < before_s]
             if len(lost) > 1:
@@ -676,6 +726,10 @@ class ShellWorld:
     def gave_up(self, board: Board, why: str) -> None:
         """A board's process ends before the run does."""
         self.trace.line(self.clock.now, board.index, f"gives up: {why}")
+        if self.versions.true(board.index, why):
+            self.unfit_ended.add(board.index)
+            return
+        self.looked.add("end")
         there = [b.index for b in self.nodes if b.up and b is not board and not b.leaves]
         if there:
             self.violate("end", board.index, f"gave up though {there} are there: {why}")
@@ -690,6 +744,8 @@ class ShellWorld:
 
     def look(self) -> None:
         """Every second: whoever does not get on has stalled."""
+        self.versions.look()
+        self.certificates.look()
         for board in self.nodes:
             i, now = board.index, self.clock.now
             if not board.up or board.paused or board.leaves:
@@ -698,10 +754,13 @@ class ShellWorld:
             begun = board.begun
             if not begun and self.waits():
                 continue
+            self.looked.add("progress")
             if board.node is not None and board.node.engine.stage is Stage.ALONE:  # for as long as others go on
                 self.progress_s[i] = now
             slow_s = sum(f.strength for f in self.schedule.faults if f.kind == "slow-disk" and i in f.nodes)
             most_s = 2 * (self.schedule.deadline_s + slow_s) + LATE_S + 1.0 if begun else BEGINS_S
+            if all(self._could_talk(i, j, SETTLE_S) for j in self._others(i)):
+                most_s = min(most_s, SETTLE_S + self.schedule.deadline_s)
             if now - self.progress_s[i] > most_s:
                 stage = "joining" if board.node is None else board.node.engine.stage.value
                 self.violate("progress", i, f"no round done for {now - self.progress_s[i]:.1f} s; it is {stage}")
@@ -713,14 +772,18 @@ class ShellWorld:
                 self.violate("kept", i, f"has kept nothing since {board.disk.kept_s:.1f} s")
             flying = board.node.traffic.in_flight if begun and board.node is not None else {}
             board.flying = {frame: board.flying.get(frame, max(now, self.settled_s)) for frame in flying}
+            self.looked |= {"delivered"} if flying else set()
             if any(now - s > SETTLE_S for s in board.flying.values()):
                 self.violate("delivered", i, f"waits for {SETTLE_S:g} s for word of what it sent")
             if begun and now - board.resumed_s > NOTICED_S:
                 self._look_for_gone(board)
             if begun and now - max(self.began_s[i], self._hit_s(i)) > NOTICED_S:
-                gone = sorted(j for j in board.here if now - self.nodes[j].gone_s > NOTICED_S)
-                if gone:
-                    self.violate("noticed", i, f"has not said that {gone} are dead or have left, who are gone for long")
+                gone = {j for j in self._others(i) if now - self.nodes[j].gone_s > NOTICED_S}
+                self.looked |= {"noticed"} if gone else set()
+                if gone := gone & board.here:
+                    self.violate(
+                        "noticed", i, f"has not said that {sorted(gone)} are dead or have left, who are gone for long"
+                    )
 
     def _hit_s(self, i: int) -> float:
         """Return until when something hit a board, or what is between it and any other."""
@@ -729,7 +792,7 @@ class ShellWorld:
 
     def _cut_s(self, i: int, j: int) -> float:
         """Return since when nothing gets from one to the other."""
-        cuts = (f for f in self.schedule.faults if f.kind in ("one-way-cut", "split") and _hits(f, i, j))
+        cuts = (f for f in self.schedule.faults if f.kind in ("one-way-cut", "split") and self._hits(f, i, j))
         return min((f.start for f in cuts if f.start < self.clock.now < f.end), default=math.inf)
 
     def _look_for_gone(self, board: Board) -> None:

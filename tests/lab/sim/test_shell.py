@@ -28,11 +28,23 @@ def play(faults: str) -> Outcome:
     return run(schedule_of(1, Options(**parts, nodes=3, rounds=4, deadline_s=2.0, mode="shell", faults=faults)))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("faults", ["pause@2.5-5:1,pause@8-14:0", SPLIT, f"full-disk@3-5:1,failing-disk@8-9:0,{CRASH}"])
+BEARABLE = (
+    "pause@2.5-5:1,pause@8-14:0",
+    SPLIT,
+    f"full-disk@3-5:1,failing-disk@8-9:0,{CRASH}",
+    "other-version=2@3-12:0",
+    f"certificate-ends@3-14:1,{CRASH}",
+)
+
+
+@pytest.mark.parametrize("faults", BEARABLE)
 def test_boards_bear_it_blame_nobody_falsely_and_come_to_the_end(faults: str) -> None:
     outcome = play(faults)
     assert not outcome.violations
     assert outcome.rounds > 100
+    kinds = {entry.partition("@")[0].partition("=")[0] for entry in faults.split(",")}
+    assert kinds <= outcome.seen.keys()
+    assert {"progress", "delivered", "end"} <= outcome.looked
 
 
 def test_a_drawn_schedule_is_replayed_to_the_bit_by_its_command() -> None:

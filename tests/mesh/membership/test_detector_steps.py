@@ -66,6 +66,15 @@ def test_who_takes_in_our_frames_is_not_asked() -> None:
     assert not any(isinstance(o, SendMessage) and isinstance(o.message, PingReq) for o in node.tick(node.wake_s))
 
 
+def test_whom_the_transport_reaches_is_told_though_it_was_known_to_be_here() -> None:
+    node = detector()
+    settled(node, 100.0)
+    node.tick(node.wake_s)
+    (told,) = node.mark_alive(1, 102.0)
+    assert isinstance(told, SendMessage) and told.to == 1
+    assert {k for k, _ in told.message.view.rows} == {0, 1, 2, 3}  # it may be another process, which knows nobody
+
+
 def test_who_stood_still_takes_nobody_for_silent_meanwhile() -> None:
     node = detector()
     settled(node, 100.0)
@@ -91,9 +100,18 @@ def test_a_process_does_not_share_the_fate_of_the_one_before_it(status: Status) 
 def test_a_farewell_from_before_a_members_last_life_changes_nothing() -> None:
     alive, dead = (MemberEntry(Status.ALIVE, 1, 2, "10.0.0.1:7700"), MemberEntry(Status.DEAD, 3, 3, "10.0.0.2:7700"))
     node = Detector(3, 0, "10.0.0.0:7700", 1, Random(1), 100.0, known=((1, alive), (2, dead)))
-    farewell = replace(dead, status=Status.LEFT, incarnation=2)
+    farewell, before = replace(dead, status=Status.LEFT, incarnation=2), node.table[2]
     node.receive(1, Ack(10**6, View(node.digest, ((2, farewell),))), 100.0)
-    assert node.table[2] == dead
+    assert node.table[2] == before
+
+
+def test_who_is_said_to_be_dead_before_we_know_it_is_asked() -> None:
+    alive, dead = (MemberEntry(Status.ALIVE, 1, 2, "10.0.0.1:7700"), MemberEntry(Status.DEAD, 3, 3, "10.0.0.2:7700", 3))
+    node = Detector(3, 0, "10.0.0.0:7700", 1, Random(1), 100.0, known=((1, alive),))
+    node.receive(1, Ack(10**6, View(node.digest, ((2, dead),))), 100.0)
+    assert node.table[2].status is Status.SUSPECT
+    asked = {k for _ in range(5) for k in pings(node.tick(node.wake_s))}
+    assert 2 in asked
 
 
 def test_whom_another_suspects_is_probed_before_the_next_turn() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from threading import current_thread
@@ -9,10 +10,13 @@ from threading import current_thread
 import pytest
 
 from edgegossip.mesh import GrpcTransport, tls_security
+from edgegossip.mesh.address import Address
+from edgegossip.mesh.base import Unreachable
 from edgegossip.mesh.tls_security import Credentials, TlsSecurity
+from edgegossip.security import certificates
 from edgegossip.security.front_end import FrontEnd
 from edgegossip.security.identity import CERTIFICATE, KEY, Identity
-from tests.mesh.fleet import TestFleet
+from tests.mesh.fleet import DAY, NOW, TestFleet
 from tests.mesh.security.support import LIMITS, others
 from tests.mesh.support import PATIENCE_S, RUN, connect_all
 
@@ -75,6 +79,18 @@ def test_a_running_board_takes_a_new_certificate_over_while_nobody_is_let_in(own
         assert {who for who, _ in at_work} >= {security, front_end}
 
 
+def test_who_waits_to_be_let_in_takes_a_new_certificate_over(own):
+    security = own.security("a")  # of a board that looks for its run: nothing listens yet
+    before = security._files.server
+    issued = certificates.issue(own.ca, "a", "board", not_after=NOW + DAY)
+    replaced(own.folder("a") / KEY, certificates.key_pem(issued.key))
+    replaced(own.folder("a") / CERTIFICATE, certificates.certificate_pem(issued.certificate))
+    with pytest.raises(Unreachable):
+        asyncio.run(security.check("b", Address("127.0.0.1", 9)))
+    security.server_credentials()
+    assert security._in_use is security._files.server is not before
+
+
 def test_another_revocation_list_is_another_context_for_our_own_tls_alone(own):
     files = Credentials(Identity.load(own.folder("a")))
     before = files.server, files.channel, files.server_context
@@ -107,4 +123,5 @@ def test_files_that_are_replaced_one_after_the_other_are_no_complaint_until_they
 
 def replaced(file: Path, data: bytes) -> None:
     file.with_suffix(".new").write_bytes(data)
+    file.with_suffix(".new").chmod(0o600)
     file.with_suffix(".new").replace(file)
