@@ -307,7 +307,7 @@ class FrontEnd:
     ) -> None:
         self._listener = listen(host, port)  # first: what fails here leaves nothing open
         self._upstream, self.limits, self._admission = upstream, limits, admission
-        self.fleet, self.clock, self._now = admission.identity.fleet, admission.clock, admission.monotonic
+        self.fleet, self.clock = admission.identity.fleet, admission.clock
         self.context, self._look, self._on_list, self._tell = context, look, on_list, tell
         self._callers: dict[str, Caller] = {}  # by the local address that our gRPC server sees
         self._relayed: dict[int, str] = {}  # that address, by the relay's number; the oldest first
@@ -332,6 +332,9 @@ class FrontEnd:
         for source in (self._listener, self._wakes, self._relay):
             self._selector.register(source, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name=f"front end {endpoint(*self.address)}", daemon=True)
+
+    def _now(self) -> float:
+        return self._admission.monotonic()
 
     def start(self) -> None:
         """Answer callers, on a thread of its own. Apart from construction: what is called for them

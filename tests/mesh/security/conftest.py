@@ -26,13 +26,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> support.Clock:
     """The clock of all front ends."""
     clock = support.Clock()
     monkeypatch.setattr(front_end, "time", clock)
-    init = front_end.FrontEnd.__init__
-
-    def timed(self: front_end.FrontEnd, *args: object, **named: object) -> None:
-        init(self, *args, **named)  # type: ignore[arg-type]
-        self._now = clock.monotonic
-
-    monkeypatch.setattr(front_end.FrontEnd, "__init__", timed)
+    monkeypatch.setattr(front_end.FrontEnd, "_now", lambda self: clock.monotonic())
     return clock
 
 

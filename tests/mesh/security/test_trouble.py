@@ -9,7 +9,6 @@ import socket
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -127,7 +126,7 @@ def test_a_certificate_that_ends_during_a_run_is_told_of_once(fleet, monkeypatch
     with GrpcTransport("a", RUN, limits=LIMITS, security=fleet.security("a")) as a:
         certificate = fleet.folder("a") / CERTIFICATE
         end_s = certificate_from_pem(certificate.read_bytes()).valid[1]
-        monkeypatch.setattr("edgegossip.mesh.tls_security.time", SimpleNamespace(time=lambda: end_s + 1.0))
+        monkeypatch.setattr(a._security, "_clock", lambda: end_s + 1.0)
         wait_for(a, Notice, lambda n: n.text.startswith("our own certificate has expired by the clock here"))
         time.sleep(0.3)
         assert a.incoming(0.0) is None
