@@ -42,6 +42,18 @@ def test_what_a_board_may_tell_of_its_data_has_no_example_in_it(command, describ
     assert "examples       8" in command("data", "describe", "own.toml", "--name", "pi", "--index", "1")[1]
 
 
+@pytest.mark.parametrize(("shape", "names"), [((2, 3, 3), ("channel 0", "channel 1")), ((100, 2), ("inputs",))])
+def test_ranges_are_of_channels_where_these_are_few(command, tmp_path: Path, shape: tuple, names: tuple) -> None:
+    x = np.zeros((2, *shape), np.float32)
+    for k in range(len(names)):
+        x[0, k], x[1, k, ..., 1] = k + 1, -k - 2
+    np.savez(tmp_path / "data.npz", train_inputs=x, train_targets=np.arange(2))
+    (tmp_path / "own.toml").write_text(f'[data]\nname = "npz"\ndir = "{tmp_path}"\npartition = "local"\n')
+    out = command("data", "describe", str(tmp_path / "own.toml"))[1]
+    for k, name in enumerate(names):
+        assert f"{name}: {-k - 2} to {k + 1}\n" in out
+
+
 def test_what_was_read_of_a_folder_is_said(command, tmp_path: Path) -> None:
     for path, mode in (("train/ant/a", "L"), ("train/bee/2023/b", "RGB"), ("train/bee/c", "RGB"), ("test/bee/d", "P")):
         file = tmp_path / "data" / f"{path}.png"
