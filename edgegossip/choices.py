@@ -91,7 +91,7 @@ def check_keywords(
 ) -> None:
     """Raise ConfigError unless every key of `params` is a keyword of `target` (less those in
     `own`), none is missing, and each value is what its annotation says."""
-    keywords = {k: p for k, p in inspect.signature(target).parameters.items() if k not in own}
+    keywords = {k: p for k, p in keywords_of(target).items() if k not in own}
     for key in params:
         if key not in keywords:
             raise unknown(f"parameter of {what} {name!r}", key, keywords)
@@ -99,6 +99,12 @@ def check_keywords(
         if parameter.default is inspect.Parameter.empty and key not in params:
             raise ConfigError(f"{what} {name!r} needs the parameter {key!r}")
     check_values(name, target, params)
+
+
+@lru_cache(maxsize=1024)
+def keywords_of(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a class or function, which Python makes anew at each call."""
+    return inspect.signature(target).parameters
 
 
 @lru_cache(maxsize=1024)

@@ -4,14 +4,13 @@ entry point."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, cast
 
 from edgegossip import plugins
-from edgegossip.choices import check_keywords, check_values, choose, unknown
+from edgegossip.choices import check_keywords, check_values, choose, keywords_of, unknown
 from edgegossip.gossip.base import GossipAlgorithm
 from edgegossip.gossip.scheme import Scheme
 
@@ -74,8 +73,7 @@ def maker(name: str) -> Callable[..., Any]:
 def _by_rounds(name: str, make: Callable[..., Scheme[Any]], params: Mapping[str, Any]) -> GossipAlgorithm[Any]:
     from edgegossip.gossip.rounds import Synchronous
 
-    own = inspect.signature(make).parameters.keys() - {"keeps"}
-    rounds = inspect.signature(Synchronous).parameters.keys() - {"scheme"}
+    own, rounds = keywords_of(make).keys() - {"keeps"}, keywords_of(Synchronous).keys() - {"scheme"}
     for key in params:
         if key not in own | rounds:
             raise unknown(f"parameter of algorithm {name!r}", key, own | rounds)
@@ -83,6 +81,6 @@ def _by_rounds(name: str, make: Callable[..., Scheme[Any]], params: Mapping[str,
     others = {k: v for k, v in params.items() if k in rounds}
     check_values(name, make, mine)
     check_values(name, Synchronous, others)
-    if "keeps" in inspect.signature(make).parameters:
+    if "keeps" in keywords_of(make):
         mine["keeps"] = bool(params.get("staleness"))
     return Synchronous(make(**mine), **others)
