@@ -23,8 +23,8 @@ def run_campaign(kills: int, folder: Path, timeout_s: float) -> dict[str, Any]:
 
 
 def test_nothing_is_torn_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
-    outcome = run_campaign(40, tmp_path, 120)
-    assert (outcome["torn"], outcome["lost"]) == (0, 0) and outcome["kills"] == 40
+    outcome = run_campaign(16, tmp_path, 120)
+    assert (outcome["torn"], outcome["lost"]) == (0, 0) and outcome["kills"] == 16
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from lab.soak.attack import EVIL, HOARD, OWN_ROUNDS, PATIENCE_S, ROWS, Stolen, W
 from lab.soak.boards import fleet
 
 SETTINGS = (
-    *("model.name=lab.soak.slow_mlp:slow_mlp", "model.params.hidden=[7000]", "model.params.pause_s=0.2"),
+    *("model.name=lab.soak.slow_mlp:slow_mlp", "model.params.hidden=[5000]", "model.params.pause_s=0.2"),
     *("training.local_steps=1", "run.rounds=1000000", "gossip.topology=complete", "gossip.params.staleness=30"),
 )
 

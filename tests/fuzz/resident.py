@@ -38,11 +38,11 @@ from tests.fuzz.frames import LONG
 from tests.fuzz.trial import SPARE_BYTES
 
 ATTACKS = Path(__file__).parents[1] / "conformance" / "attacks"
-# 4.2 million values, most of them in one tensor, whose temporaries would be as large as the model.
+# 2.1 million values, most of them in one tensor, whose temporaries would be as large as the model.
 MODEL = Layout.of(
     [
         TensorSpec(f"t{k}", shape)
-        for k, shape in enumerate([(64, 3, 7, 7), (250_000,), (2048, 1900), (0, 4), (1,), (3,), (64,), (511,), (2048,)])
+        for k, shape in enumerate([(64, 3, 7, 7), (125_000,), (1024, 1900), (0, 4), (1,), (3,), (64,), (511,), (2048,)])
     ]
 )
 DECODERS = tuple({case.codec().wire_id: case for case in reversed(FIRST)}.values())  # the first codec of each

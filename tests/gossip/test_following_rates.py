@@ -70,7 +70,7 @@ def test_however_few_bytes_a_message_gets_boards_do_not_drift_apart(
     fleet = fleet_of(make_fleet, algorithm, 1000)
     size = max(64, int(bits * 1000 / 8))
     allowed = [dict.fromkeys(fleet.members, size)] * 4
-    found = distances(fleet, lambda: allowed, 300 if algorithm == "deep-squeeze" and not bits else 150, 1)
+    found = distances(fleet, lambda: allowed, 300 if algorithm == "deep-squeeze" and not bits else 100, 1)
     assert not grows(found)
     assert found[-1] < (0.01 if bits == 8.0 and algorithm == "motef" else 0.05 if bits == 8.0 else 0.8)
 
@@ -82,7 +82,7 @@ def test_boards_whose_messages_differ_mix_alike(make_fleet: Any, algorithm: str)
     fleet = fleet_of(make_fleet, algorithm, 1000)
     rng = np.random.default_rng(0)
     found = distances(
-        fleet, lambda: [dict.fromkeys(fleet.members, int(b)) for b in rng.choice([64, 125, 1000], 4)], 150, 3
+        fleet, lambda: [dict.fromkeys(fleet.members, int(b)) for b in rng.choice([64, 125, 1000], 4)], 100, 3
     )
     assert not grows(found) and found[-1] < 0.8
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -21,12 +22,14 @@ from edgegossip import gossip
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip.base import Message, NodeView
 from edgegossip.gossip.scheme import RoundContext
+from edgegossip.layout import Layout
 from edgegossip.types import PeerError
 
 N = 12
 BOUNDS = (-1.0, 0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 2.0**32, 2.0**48 - 1, 2.0**53, 1e308)
 SEEDS, MANY_SEEDS, MESSAGES = 1, 24, 200
 BESIDE = 2  # models that a board may keep beside messages, and an honest history has not brought about
+PLAIN = {bool, int, float, str, type(None)}
 ROUNDS = (0, 1, 19, 20, 21, 22, 40, 2**32 - 1)
 CASES = [(name, "complete") for name in gossip.names()] + [
     (name, "one-peer-exponential") for name in ("dpsgd", "sgp", "quant-sgp")
@@ -107,21 +110,30 @@ class Liar:
         return replace(frame, aux={**aux, Aux.PARTS: parts, Aux.PART: random.randrange(max(1, parts))})
 
 
+@cache
+def parts_of(kind: type) -> tuple[str, ...]:
+    """The fields of a dataclass in which a state may keep something."""
+    kept = is_dataclass(kind) and not issubclass(kind, NodeView | RoundContext | Layout)
+    return tuple(f.name for f in fields(kind)) if kept else ()
+
+
 def kept_by(state: Any) -> tuple[int, list[Frame]]:
     """The bytes of all arrays that a state holds, and the messages."""
     arrays, frames, stack = dict[int, int](), list[Frame](), [state]
     while stack:
         thing = stack.pop()
+        if type(thing) in PLAIN:
+            continue
         if isinstance(thing, np.ndarray):
             arrays[id(thing)] = thing.nbytes
         elif isinstance(thing, Frame):
             frames.append(thing)
-        elif isinstance(thing, Mapping):
-            stack.extend(thing.values())
         elif isinstance(thing, tuple | list):
             stack.extend(thing)
-        elif is_dataclass(thing) and not isinstance(thing, NodeView | RoundContext):
-            stack.extend(getattr(thing, f.name) for f in fields(thing))
+        elif isinstance(thing, Mapping):
+            stack.extend(thing.values())
+        else:
+            stack.extend(getattr(thing, name) for name in parts_of(type(thing)))
     return sum(arrays.values()), frames
 
 

@@ -259,7 +259,7 @@ def test_a_lie_that_cannot_be_outdone_is_outdone(status: Status, to: int) -> Non
 def test_one_member_cannot_have_honest_boards_ask_each_other_too_often(members: int, status: Status) -> None:
     """So often that they refuse each other, and in the end put each other into quarantine."""
     world = World(members, 1, wire=True, delay_s=(0.001, 0.003))
-    asked, deliver, seconds = Counter[tuple[int, int]](), world._deliver, 10
+    asked, deliver, seconds = Counter[tuple[int, int]](), world._deliver, 5
 
     def counted(a: int, b: int, message: Message) -> None:
         if isinstance(message, Ping | PingReq):
