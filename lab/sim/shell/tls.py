@@ -261,7 +261,7 @@ class _Simulated(FrontEnd):
 
     def __init__(self, security: Security, stack: Stack, limits: ConnectionLimits, admission: Admission) -> None:
         self._stack, self.limits, self._admission = stack, limits, admission
-        self.fleet, self.clock, self._now = admission.identity.fleet, admission.clock, admission.monotonic
+        self.fleet, self.clock = admission.identity.fleet, admission.clock
         self.context = lambda: SimpleNamespace(wrap_socket=lambda plug, **_: plug)  # type: ignore[assignment, return-value]
         self._look = security.look_at_file
         self._on_list = lambda caller, crl, told: security._offered(caller.subject, crl, told)
