@@ -1,8 +1,8 @@
 """Plants a fault, runs the tests that are nearest to it, and puts the file right again.
 
 Nearest are the tests named after the module, then those that import it, then those of its room and
-those named after modules that import it, then those of real processes; the first that fails is the
-end of it. Each group runs in a fork of
+those named after modules that import it, then those of the simulator and of real processes; the
+first that fails is the end of it. Each group runs in a fork of
 this process, which has loaded what takes long."""
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ def groups(root: Path, path: Path) -> Iterator[list[Path]]:
         lambda test: name in test.stem and room in test.parents,
         lambda test: bool(imports.search(test.read_text())),
         lambda test: room in test.parents or (test.relative_to(root / "tests").parts[0], test.stem[5:]) in users,
+        lambda test: root / "tests/lab/sim" in test.parents,
         lambda test: root / "tests/e2e" in test.parents,
     )
     for rule in rules:
