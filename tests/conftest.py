@@ -62,13 +62,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Ten thousand items and all that their modules imported are there to stay: nothing of it is
-    garbage, and what tests collect is what they made."""
+    garbage, and what tests collect is what they made. It is looked for more rarely, too, which
+    saves some per cent of their time."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
         gc.freeze()
+        gc.set_threshold(20_000, 10, 20)
 
 
 def _place(path: str) -> int:
