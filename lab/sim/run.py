@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgegossip.engine.node import Stage
 from edgegossip.types import ConfigError, EdgegossipError, Vec
 from lab.sim import checkers, convergence, faults, naming, trace
 from lab.sim.checkers import Violation
@@ -461,6 +462,7 @@ class _Run:
             return
         world.on_round = self._average if compensates(world) else None
         world.settled = self._whole
+        world.open_before = {n.index for n in live if n.engine.stage is Stage.EXCHANGING}
         self._since = [x for n in live for x in world.models[n.index]]
         self._from = max(rounds) + 1
         world.looked.add("catch-up")

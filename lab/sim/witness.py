@@ -56,6 +56,22 @@ class Patience:
         """Whether it may cost no other deadline yet."""
         return self.deadlines >= FREE and self.sent < 2 ** (self.deadlines - FREE)
 
+    def passed(self, round: Round) -> None:
+        """The deadline of a round passed in vain. What is doubtful, as it went away in between,
+        counts for the node: less is spent, and what came before need not be remembered."""
+        left = round - self.newest
+        catches_up = left <= self.newest - self.began and left < self.behind
+        if catches_up and self.deadlines + self.lost >= FREE:
+            self.behind = left
+        else:
+            self.deadlines, self.sent, self.behind = self.deadlines + 1, 0, math.inf
+        if not catches_up or self.lost:
+            self.since = 0
+
+    def went(self) -> None:
+        """It went away, perhaps while the node waited for it."""
+        self.lost, self.since, self.behind = self.lost + 1, 0, math.inf
+
 
 @dataclass(slots=True)
 class Observation:
@@ -65,6 +81,7 @@ class Observation:
     offers: set[int] = field(default_factory=set)  # who offered it a model in its present round
     offered_in: Round = -1
     stepped_s: float = math.inf  # on its own clock: when its update was used
+    open: bool = False  # its round, since then
     links: dict[str, tuple[float, float]] = field(default_factory=dict)  # when busy until, slowest bytes/s seen
     unfit: set[int] = field(default_factory=set)  # whom it said to train something else
     trained: bool = False
@@ -127,6 +144,7 @@ class Witness:
     def done(self, node: Node) -> None:
         """It has done a round."""
         seen = self._seen[node.index]
+        seen.open = False
         seen.outvoted = seen.outvoted + 1 if self._detector.outvoted(node.index) else 0
         if seen.outvoted > 2:  # it may have heard so in the middle of one
             text = "goes on, though the larger part of the boards trains something else"
@@ -139,7 +157,7 @@ class Witness:
 
     def stepped(self, node: Node) -> None:
         """Its update was used."""
-        self._seen[node.index].stepped_s = node.own_s
+        self._seen[node.index].stepped_s, self._seen[node.index].open = node.own_s, True
         for costs in self._seen[node.index].patience.values():
             costs.began = costs.newest
 
@@ -202,14 +220,10 @@ class Witness:
             costs = self._seen[node.index].patience.setdefault(node.view.members.index(line.fields["peer"]), Patience())
             text = f"waited though that neighbour has cost {costs.deadlines} deadlines, and sent {costs.sent} messages since"
             self._check("patience", node.index, f"{text}: {line.text}" if costs.ended else None)
-            left = line.fields["round"] - costs.newest
-            if costs.deadlines >= FREE and left <= costs.newest - costs.began and left < costs.behind:
-                costs.behind = left
-            else:
-                costs.deadlines, costs.sent, costs.since, costs.behind = costs.deadlines + 1, 0, 0, math.inf
-        elif line.event in ("peer-down", "peer-left") and node.engine.stage is Stage.EXCHANGING:
+            costs.passed(line.fields["round"])
+        elif line.event in ("peer-down", "peer-left") and (self._seen[node.index].open or self._overlaps):
             costs = self._seen[node.index].patience.setdefault(node.view.members.index(line.fields["peer"]), Patience())
-            costs.lost, costs.since = costs.lost + 1, 0
+            costs.went()
         if line.event == "suspect" and not lies:
             early = "blames a neighbour before anything broke" if now_s < self.broken_s else ""
             fault = early or self._false(node, line)

@@ -129,6 +129,7 @@ class World(NodeEnvironment):
         self._mixed: list[float | None] = [None] * n  # `Audit.mixed` of each node; None: its state has moved on since
         self.quiet = False  # all is well and nobody trains any more
         self.settled = False  # and everybody has caught up
+        self.open_before = set[int]()  # nodes whose present round began before that
         self.last_round: Round | None = None  # after which nodes rest; None: not yet known
         self.round_of: list[Round] = [-1] * n  # last that a node's process reported
         self.furthest: Round = 0  # that anybody was in
@@ -225,6 +226,7 @@ class World(NodeEnvironment):
         wrong = "used an update of a model that it had given up"
         self.check("update", node.index, wrong if node.given_up else None)
         self.trace.event(self.clock.now, node.index, trace.STEP)
+        self.open_before.discard(node.index)
         self.witness.stepped(node)
         if self._corrects:
             self.ledger.went(node.index, self.algorithm.round(before), local)
@@ -400,8 +402,10 @@ class World(NodeEnvironment):
         if line.event != "suspect":
             return
         self.suspicions += 1
-        if self.settled and self.patient and self.index[line.fields["peer"]] not in self.lied:
-            self.violate("left-out", node.index, line.text)
+        if self.settled and self.patient:
+            j, round = self.index[line.fields["peer"]], line.fields["round"]
+            excused = j in self.lied or self._comes_late(node.index, j, round)
+            self.check("left-out", node.index, None if excused else line.text)
 
     @override
     def adopted(self, node: Node, action: ModelAdopted) -> None:
@@ -525,8 +529,15 @@ class World(NodeEnvironment):
         row = audit.row
         senders = self.topology.neighbours(i, round).in_
         out = [j for j in senders if j not in row and j not in self.lied and self.detector.connected(i, j)]
-        out = [j for j in out if not self.witness.spent(i, j)]
+        out = [j for j in out if not (self.witness.spent(i, j) or self._comes_late(i, j, round))]
         return f"mixed without {out} in round {round}" if out else None
+
+    def _comes_late(self, i: int, j: int, round: Round) -> bool:
+        """Tell whether a node's round began before all was well, and a neighbour has not come to it
+        yet: it may have waited for another that waited itself, and for longer than a deadline."""
+        late = self.nodes[j]
+        there = self.algorithm.round(late.state) + (late.engine.stage is Stage.EXCHANGING)
+        return i in self.open_before and there <= round
 
     def left_out(self) -> bool:
         """Tell whether anybody mixed without a neighbour that mixed with it."""
