@@ -15,17 +15,21 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
   $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
 CXX_FOUND = $(shell for c in "$${CXX:-}" c++ g++ clang++; do [ -n "$$c" ] && command -v $$c && break; done)
 
+TOOLS := $(VENV)/.tools
 DEPENDENCIES := $(VENV)/.dependencies
 DEVELOPER := $(VENV)/.developer
 NATIVE := $(VENV)/.native
-ALL := $(NATIVE) $(DEVELOPER)
+READY := $(NATIVE) $(DEPENDENCIES)
+ALL := $(READY) $(DEVELOPER)
+# Kernels are compiled while packages come; that needs a few tools, which come first.
+MAKEFLAGS += --jobs=2
 NATIVE_SOURCES := CMakeLists.txt $(shell find edgegossip/native/src -type f)
 # An editable install keeps a list of the modules: it is made anew when one comes or goes.
 MODULES := $(VENV)/.modules-$(shell find edgegossip -name '*.py' | sort | cksum | cut -d' ' -f1)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# pip would compile what it unpacks on one core; all of them do that after it. Files that are no Python of this version stay as they are.
+# pip would compile every module that it unpacks: a run imports a quarter of them.
 LOCKED := $(PIP) install --require-hashes --no-deps --no-compile
-BYTECODE = $(call step,bytecode,bytecode) $(SHELL) -c '$(BIN)/python -m compileall -qq -j 0 -x "/tests?/" $(VENV)/lib || :'
+IMPORTS := import torch, flwr.server, flwr.client, matplotlib.pyplot
 # $(call step,WHAT,LOG) COMMAND: one line that says how far it is.
 step = $(BIN)/python scripts/progress.py "$(1)" build/log/$(2).txt
 # Workers of the test suite: one more than the cores of a small machine, as tests of processes and networks wait half of their time.
@@ -53,13 +57,13 @@ SLOW = $(if $(PART),$(SLOW_$(PART)),tests)
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
 
-demo: $(NATIVE) ## train on this machine, both ways, and show where the results lie
+demo: $(READY) ## train on this machine, both ways, and show where the results lie
 	@$(BIN)/edgegossip demo
 
 # Tests start some hundred processes: each would compile all of the package again if it could not keep bytecode. So
 # would each of pytest's workers all tests; that is done once, beside mypy.
 test: $(ALL) ## formatting, lint, types, import rule, tests and branch coverage
-	@$(MAKE) --no-print-directory --jobs=2 lint types bytecode
+	@$(MAKE) --no-print-directory lint types bytecode
 	@rm -f .coverage .coverage.* coverage.json
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --cov --cov-branch --cov-report= --durations=20 tests
 	@$(BIN)/python scripts/branch_coverage.py 95 edgegossip/layout.py edgegossip/frame.py edgegossip/codecs edgegossip/gossip edgegossip/engine edgegossip/security
@@ -121,30 +125,33 @@ locks: $(ALL) ## make locks/ anew after a change of constraints.txt or pyproject
 clean: ## remove .venv and everything built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* coverage.json
 
-# The environment: nothing that a lock does not know by its hash. Where pip finds torch for the CPU (PIP_FIND_LINKS,
-# PIP_EXTRA_INDEX_URL), that; else PyPI's, which brings CUDA on x86-64.
-$(DEPENDENCIES): locks/laptop.txt locks/container.txt locks/torch-cpu.txt locks/torch.txt locks/cuda.txt
+# The environment: nothing that a lock does not know by its hash.
+$(TOOLS): locks/kernels.txt
 	@[ -n "$(PYTHON)" ] || { echo "edgegossip needs Python 3.11, 3.12 or 3.13, and none was found; set PYTHON=/path/to/python3" >&2; exit 1; }
 	@[ -x $(BIN)/python ] || { echo "environment: $(VENV)"; $(PYTHON) -m venv $(VENV); } || \
 	  { rm -rf $(VENV); echo "$(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@$(call step,build tools,tools) $(LOCKED) -r locks/kernels.txt
+	@touch $@
+
+# Where pip finds torch for the CPU (PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL), that; else PyPI's, which brings CUDA on x86-64.
+$(DEPENDENCIES): $(TOOLS) locks/laptop.txt locks/container.txt locks/torch-cpu.txt locks/torch.txt locks/cuda.txt
 	@$(call step,packages,packages) $(LOCKED) -r locks/laptop.txt -r locks/container.txt
 	@$(call step,PyTorch,torch) $(SHELL) -c '$(LOCKED) -r locks/torch-cpu.txt || $(LOCKED) -r locks/torch.txt'
 	@if $(BIN)/python -c 'import sys; from importlib.metadata import requires; sys.exit(not any("nvidia" in r or "cuda" in r for r in requires("torch")))'; \
 	  then echo "this PyTorch wants CUDA: 4 GB of disk (docs/howto/install.md says how to do without)"; $(call step,CUDA,cuda) $(LOCKED) -r locks/cuda.txt; fi
-	@$(BYTECODE)
+	@$(call step,bytecode,bytecode) $(BIN)/python -c '$(IMPORTS)'
 	@touch $@
 
 # Every extra, and what tests and documentation need.
 $(DEVELOPER): $(DEPENDENCIES) locks/developer.txt
 	@$(call step,packages for development,developer) $(LOCKED) -r locks/developer.txt
-	@$(BYTECODE)
 	@touch $@
 
 # The package itself, editable: Python changes are live, C++ changes are built by the next make.
-$(MODULES): $(DEPENDENCIES)
+$(MODULES): $(TOOLS)
 	@rm -f $(VENV)/.modules-* && touch $@
 
-$(NATIVE): $(DEPENDENCIES) $(MODULES) $(NATIVE_SOURCES)
+$(NATIVE): $(TOOLS) $(MODULES) $(NATIVE_SOURCES)
 	@[ -n "$(CXX_FOUND)" ] || { echo "edgegossip builds its C++ kernels here and found no C++ compiler; on Debian and Ubuntu: apt install g++" >&2; exit 1; }
 	@$(BIN)/python -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' || \
 	  { echo "edgegossip builds its C++ kernels here and found no Python.h; on Debian and Ubuntu: apt install python3-dev" >&2; exit 1; }

@@ -8,6 +8,7 @@ versions of constraints.txt.
     locks/torch.txt       torch as PyPI has it, for whom pip finds none of those
     locks/cuda.txt        what that asks for besides where it is built for CUDA
     locks/simulation.txt  Flower's simulation engine (make test-slow)
+    locks/kernels.txt     what builds the C++ kernels
     locks/laptop.txt      what `edgegossip[server,image,report]` needs
     locks/container.txt   what `edgegossip[server]` and torch need, for deploy/oci
 
@@ -23,6 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+REQUIRES = PROJECT["build-system"]["requires"]
 NEEDED, EXTRAS = PROJECT["project"]["dependencies"], PROJECT["project"]["optional-dependencies"]
 TOOLS = ["cyclonedx-bom>=7"]
 CPU = "locks/torch-cpu.txt"
@@ -61,7 +63,7 @@ def write(name: str, what: str, blocks: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    every = [*PROJECT["build-system"]["requires"], *NEEDED, *(d for extra in EXTRAS.values() for d in extra), *TOOLS]
+    every = [*REQUIRES, *NEEDED, *(d for extra in EXTRAS.values() for d in extra), *TOOLS]
     found = resolve(every)
     (torch,) = [b for b in found if b.startswith("torch==")]
     cuda = [b for b in found if _CUDA.match(b)]
@@ -75,6 +77,7 @@ if __name__ == "__main__":
         "Flower's simulation engine",
         resolve([EXTRAS["server"][0].replace("flwr", "flwr[simulation]")]),
     )
+    write("locks/kernels.txt", "What builds the C++ kernels", resolve([*REQUIRES, "cmake", "ninja"]))
     container = [b for b in resolve([*NEEDED, *EXTRAS["server"], *EXTRAS["torch"]]) if b != torch and b not in cuda]
     write("locks/container.txt", "What edgegossip[server] and torch need", container)
     laptop = [*NEEDED, *EXTRAS["server"], *EXTRAS["image"], *EXTRAS["report"]]

@@ -4,8 +4,10 @@
 
 Of pip it counts the packages that it found and those that it has unpacked into this Python's
 environment; of ninja, by way of pip, the files that are compiled. All that the command prints goes
-to LOG. When the command fails so does this, and the end of LOG is shown."""
+to LOG. When the command fails so does this, and the end of LOG is shown. Of several at a time, one
+shows how far it is."""
 
+import fcntl
 import queue
 import re
 import subprocess
@@ -18,6 +20,7 @@ from pathlib import Path
 TERMINAL = sys.stdout.isatty()
 EVERY_S = 1.0 if TERMINAL else 10.0
 SHOWN_LINES = 40
+WIDTH = 60  # of a line, which hides what another step wrote there
 FOUND = re.compile(r"(Collecting|Processing|Requirement already satisfied)\b")
 UNPACKED = re.compile(r"Installing collected packages: (.*)")
 BUILT = re.compile(r"\s*\[(\d+)/(\d+)\] ")
@@ -64,15 +67,21 @@ def lines_of(child: subprocess.Popen) -> queue.Queue:
 
 def run(what: str, log: Path, command: list[str]) -> int:
     """Return the command's exit code."""
-    counter, began, width = Counter(command), time.monotonic(), 0
-
-    def say(state: str, last: bool = False) -> None:
-        nonlocal width
-        line = f"{what}: {state}, {time.monotonic() - began:.0f} s"
-        print(f"\r{line:{width}}" if TERMINAL else line, end="" if TERMINAL and not last else "\n", flush=True)
-        width = len(line)
-
+    counter, began = Counter(command), time.monotonic()
     log.parent.mkdir(parents=True, exist_ok=True)
+    screen = (log.parent / ".line").open("w")  # locked by who writes into the terminal's last line
+
+    def say(state: str) -> None:
+        try:
+            fcntl.flock(screen, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        write(state, "" if TERMINAL else "\n")
+
+    def write(state: str, end: str = "\n") -> None:
+        text = f"{what}: {state}, {time.monotonic() - began:.0f} s"
+        print(f"\r{text:{WIDTH}}" if TERMINAL else text, end=end, flush=True)
+
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     lines, next_s = lines_of(child), 0.0
     with log.open("w") as kept:
@@ -89,10 +98,10 @@ def run(what: str, log: Path, command: list[str]) -> int:
                 say(counter.state())
                 next_s = time.monotonic() - began + EVERY_S
     if code := child.wait():
-        say("failed", last=True)
+        write("failed")
         print(*log.read_text().splitlines()[-SHOWN_LINES:], f"All of it is in {log}.", sep="\n", file=sys.stderr)
         return code
-    say("done", last=True)
+    write("done")
     return 0
 
 
