@@ -1,7 +1,7 @@
 """A board of the fleet turns hostile: with its certificate and its key it sends requests of every
 kind to each server, at random from a seed, and holds connections on which a byte comes a second.
 Other boards work on, the server's memory stays, and its log names each reason once a minute. In a
-mesh test_hoard.py, attack.py and tests/mesh/test_malformed.py do the same."""
+mesh lab/soak/attack.py and tests/mesh/test_malformed.py do the same."""
 
 from __future__ import annotations
 
