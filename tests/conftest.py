@@ -32,8 +32,9 @@ FIRST = ("e2e", "lab/sim", "studies", "flower", "test_", "training", "mesh", "fl
 FATAL = ROOT.parent / "build" / "fatal"  # last words of a process that a signal ended, such as SIGSEGV
 
 TRACED = (
-    *("codecs/", "conformance/", "engine/", "gossip/", "security/", "mesh/security/", "update/test_check_in"),
+    *("codecs/", "conformance/", "engine/", "gossip/", "security/"),
     *("fleet/test_store.py", "test_frame.py", "test_layout.py"),
+    *(f"mesh/security/test_{of}.py" for of in ("admission", "patience", "revocation", "tokens", "trouble")),
 )
 
 

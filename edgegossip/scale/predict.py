@@ -21,6 +21,7 @@ no asynchronous algorithm (`ad-psgd`); from round to round only computing varies
 
 from __future__ import annotations
 
+import functools
 import heapq
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -72,8 +73,7 @@ _DONE_BYTES = 1e-3  # what is left of a message after rounding
 @dataclass(slots=True)
 class _Flow:
     key: Hashable
-    sender: int
-    receiver: int
+    uses: list[tuple[int, float]]  # what a byte/s of it takes of each constraint
     left_bytes: float
 
 
@@ -94,7 +94,9 @@ class Network:
 
     def add(self, key: Hashable, sender: int, receiver: int, size_bytes: float) -> None:
         """Start a message. Its `key` comes back when it has arrived."""
-        self._flows.append(_Flow(key, sender, receiver, max(float(size_bytes), _DONE_BYTES)))
+        shared = [] if self._shared is None else [(self._shared, float(self._crossings))]
+        uses = [(sender, 1.0), (self._received + receiver, 1.0), *shared]
+        self._flows.append(_Flow(key, uses, max(float(size_bytes), _DONE_BYTES)))
         self._rates = None
 
     def next_s(self) -> float | None:
@@ -125,7 +127,7 @@ class Network:
     def _fair_rates(self) -> list[float]:
         """Progressive filling: all rates grow together; the flows of a constraint that is full stop
         growing."""
-        uses = [self._uses(flow) for flow in self._flows]
+        uses = [flow.uses for flow in self._flows]
         room, load = list(self._room), [0.0] * len(self._room)
         for use in uses:
             for at, share in use:
@@ -144,11 +146,6 @@ class Network:
                 for at, share in uses[k]:
                     load[at] -= share
         return rates
-
-    def _uses(self, flow: _Flow) -> list[tuple[int, float]]:
-        """What a byte/s of it takes of each constraint."""
-        shared = [] if self._shared is None else [(self._shared, float(self._crossings))]
-        return [(flow.sender, 1.0), (self._received + flow.receiver, 1.0), *shared]
 
 
 class Timeline:
@@ -390,10 +387,13 @@ class _Gossip:
 def _drawn(spread: float, board: int, round: Round) -> float:
     """A factor on that round's computing, of mean 1 and this standard deviation: normal, cut off.
     Equal for equal arguments."""
-    if not spread:
-        return 1.0
-    drawn = np.random.default_rng([board, round]).standard_normal()
-    return max(0.05, 1.0 + spread * min(max(drawn, -_MOST_SPREAD), _MOST_SPREAD))
+    return max(0.05, 1.0 + spread * _normal(board, round)) if spread else 1.0
+
+
+@functools.cache
+def _normal(board: int, round: Round) -> float:
+    drawn = float(np.random.default_rng([board, round]).standard_normal())
+    return min(max(drawn, -_MOST_SPREAD), _MOST_SPREAD)
 
 
 def _mean(simulated: Sequence[Sequence[RoundParts]]) -> tuple[RoundParts, ...]:

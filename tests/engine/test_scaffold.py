@@ -156,6 +156,7 @@ def drawn(rounds: int, count: int) -> list[list[int]]:
 LOST: Lost = {0: [2], 3: [0, 3], 7: [4], 20: [1]}
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("count", [N, 2], ids=["all boards", "two drawn"])
 @pytest.mark.parametrize("examples", [None, UNEQUAL], ids=["uniform", "examples"])
 @pytest.mark.parametrize("steps", [(STEPS,) * N, (6, 3, 12, 1, 6)], ids=["as many steps", "other steps"])

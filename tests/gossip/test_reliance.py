@@ -54,6 +54,7 @@ def fleet_of(make_fleet: Any, algorithm: str, **params: Any) -> Any:
     return fleet
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("algorithm", SYNCHRONOUS)
 def test_who_never_sends_costs_two_deadlines(make_fleet: Any, algorithm: str) -> None:
     waited = play(fleet_of(make_fleet, algorithm), 12, lambda _round, _s: False)
@@ -68,6 +69,7 @@ def test_who_always_sends_too_late_costs_a_logarithm_of_the_rounds(make_fleet: A
     assert 2 < sum(s > 0 for s in waited) <= 3 + math.log2(rounds)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("behind", [1, 2])
 @pytest.mark.parametrize("algorithm", ["dpsgd", "choco-sgd"])
 def test_who_stays_a_few_rounds_behind_costs_no_more(make_fleet: Any, algorithm: str, behind: int) -> None:
