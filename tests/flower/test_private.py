@@ -166,6 +166,22 @@ def _fetched(in_run: int, data: Mapping[str, bytes], spool: Spool) -> dict[str, 
     return {name: array.data for name, array in found.content.array_records["arrays"].items()}
 
 
+@pytest.mark.parametrize("above_bytes", [2**40, 2**20], ids=["in memory", "on the disk"])
+def test_flower_is_not_given_the_chunks_of_arrays_that_are_put_together(
+    in_run: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, above_bytes: int
+) -> None:
+    """It would hold them beside the arrays."""
+    given: list[set[bytes]] = []
+
+    def inflate(message_id: str, contents: dict[str, bytes], objects: dict[str, object]) -> object:
+        given.append({content.partition(b" ")[0] for content in contents.values()})
+        return inflate_object_from_contents(message_id, contents, objects=objects)
+
+    monkeypatch.setattr(link, "inflate_object_from_contents", inflate)
+    assert _fetched(in_run, ARRAYS, Spool(tmp_path, above_bytes)) == ARRAYS
+    assert given == [{b"Message", b"RecordDict", b"ArrayRecord", b"Array", b"ConfigRecord"}]
+
+
 def test_chunks_on_the_disk_are_not_written_a_second_time(
     in_run: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
