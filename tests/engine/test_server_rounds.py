@@ -227,7 +227,7 @@ def test_too_few_boards_end_the_run_with_the_reason_and_all_hear_it() -> None:
     with pytest.raises(RunError, match=r"1 of the 2 boards .*\(board-0: it did not join within 5 s\)"):
         run.play()
     assert run.boards[1].farewell.startswith("the run failed: 1 of the 2 boards") and run.boards[1].failed
-    assert run.texts("waiting") == [] and not run.texts("finished") and not run.completed
+    assert run.texts("waiting") == run.texts("started") == run.texts("finished") == [] and not run.completed
 
 
 def test_whoever_is_waited_for_is_named_every_five_seconds() -> None:

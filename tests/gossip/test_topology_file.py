@@ -104,6 +104,7 @@ def test_by_registry() -> None:
         ({"rounds": 3}, "at least one round"),
         ([3], "round 0: expected an object with edges, not 3"),
         ({"edge": PATH}, "unknown key 'edge'; did you mean edges"),
+        ({"rounds": [{"edges": PATH}], "weight": "row"}, "unknown key 'weight'; did you mean weights"),
         ({"directed": "yes", "edges": PATH}, "directed must be true or false, not 'yes'"),
         ({"edges": [["a", "b"], ["b"]]}, "edge 2: expected a pair of nodes"),
         ({"edges": PATH, "weights": [[0.5, 0.5], [0.5, 0.5]]}, "3 rows of 3 numbers"),
