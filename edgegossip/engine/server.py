@@ -596,7 +596,7 @@ class ServerEngine:
             member.overdue = 0
         if sent.what == "hello":
             self._forget(self._open.drop(lambda other: other.what == "hello" and other.address == sent.address))
-            self._joined(sent.address, answer)
+            self._joined(sent.address, number, answer)
         elif sent.what == "bye":
             self._training.take_profile(sent.name, answer)
         else:
@@ -609,7 +609,7 @@ class ServerEngine:
             else:
                 self._training.take_late(member.name, answer)
 
-    def _joined(self, address: Address, answer: Answer) -> None:
+    def _joined(self, address: Address, hello: int, answer: Answer) -> None:
         """Take in a stranger that has answered a hello, or refuse it."""
         if isinstance(answer, Failure) and answer.away:
             return  # it was so busy getting ready that it was taken for gone: it gets another hello when it beats
@@ -629,7 +629,7 @@ class ServerEngine:
                 self._cannot_take_part(address, name, problem)
                 self._ask({address: Bye(f"{name} cannot take part: {problem}", failed=True)}, "bye")
                 return
-            replaced = self._boards.admit(address, name)
+            replaced = self._boards.admit(address, name, hello)
         except PeerError as error:
             self._boards.refuse(address)
             self._log("refused", f"refused a board: {error}", what="board")
@@ -639,6 +639,8 @@ class ServerEngine:
             # Nobody is left to answer what the process before was asked.
             self._forget(self._open.drop(lambda sent: sent.address == replaced))
             self._ask({replaced: Bye(f"another board has joined as {name}", failed=True)}, "bye")
+        if replaced == address:
+            return
         self._log("joined", f"{name} joined", peer=name)
         if self.leaving:  # it got a hello before the end, and would wait for ever
             self._byes |= self._ask({address: Bye(self._words, self._failed, self._parting)}, "bye")

@@ -40,6 +40,7 @@ class KnownBoard:
 
     name: NodeId
     address: Address
+    hello: int  # number of the question that it joined with
     up: bool = True
     busy: int = 0  # the question that it has not answered yet
     overdue: int = 0  # answers in a row that were given up
@@ -93,16 +94,20 @@ class Boards:
         strangers = [a for a, board in present.items() if a not in self._ignored and board.silent_s < SILENT_S]
         return changes, strangers
 
-    def admit(self, address: Address, name: NodeId) -> Address | None:
-        """Take in a stranger that has said its name; return the address of the process whose place
-        it takes, if any.
+    def admit(self, address: Address, name: NodeId, hello: int) -> Address | None:
+        """Take in a stranger that has said its name in answer to this hello. Of two processes of
+        one board that is up the one that was asked later is the board: return the address of the
+        other, which may be this one, if any.
 
         Raises PeerError on a name that is not expected."""
         if name not in self.expected:
             self._ignored.add(address)
             raise PeerError(f"no board of this run is named {name!r}; the names are {', '.join(self.expected)}")
         before = self._members.get(name)
-        self._members[name] = KnownBoard(name, address)
+        if before is not None and before.up and hello < before.hello:
+            self._ignored.add(address)  # it was on its way for long: its process may be gone
+            return address
+        self._members[name] = KnownBoard(name, address, hello)
         self._back(name)
         if before is None or before.address == address:
             return None

@@ -421,7 +421,8 @@ class Ledger:
 
     def _joined(self, name: NodeId, now_s: float) -> None:
         self.looked |= {"accepted", "agreement"}
-        found = [by for said, by in self._joining if said == name]
+        # Two processes of one board may have answered since the last look: the other one was first.
+        found = [by for said, by in self._joining if said == name and by.node not in self._nodes]
         note = next((by for by in found if by.name == name), found[0] if found else None)
         if note is None or name not in self._plan.boards or (self._plan.certified and note.name != name):
             self._violate("accepted", name, f"joins, and is {note.name if note else 'nobody'}")
@@ -538,6 +539,8 @@ class Ledger:
                 self._byes.add(question.name)
                 if wish.failed:
                     self._untold.discard(node)
+                if wish.failed and node not in self._nodes:  # of its board another process is there
+                    self._ignored.add(node)
                 if wish.words.startswith("the run ") and not self._leaving:
                     self._leave()
                     if wish.words.startswith(FAILED):

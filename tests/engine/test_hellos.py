@@ -62,6 +62,23 @@ def test_a_slow_answer_to_the_first_hello_counts_and_the_others_are_forgotten() 
     assert not look(made, 4 * HELLO_S, HELLO_S + 1)
 
 
+@pytest.mark.parametrize("first", ["the process before", "the board"])
+def test_of_two_processes_of_a_board_the_one_that_was_asked_later_is_there(first: str) -> None:
+    """A board that has started again is not sent away because the answer of the process before is
+    still on its way."""
+    made = engine()
+    ((_, before),) = look(made, 0.5)
+    here = (STRANGER, BoardPresence(8, 0.0))
+    (now,) = hellos(made.handle(PresenceReport(here), 0.5))
+    byes, joined = [], 0
+    for question in (before, now) if first == "the process before" else (now, before):
+        for effect in made.handle(Answered(question.number, Joining("a")), 1.0):
+            joined += isinstance(effect, Log) and effect.event == "joined"
+            byes += [q.address for q in effect.questions] if isinstance(effect, Ask) else []
+    assert byes == [STRANGER.address] and joined == (2 if first == "the process before" else 1)
+    assert not hellos(made.handle(PresenceReport(here), 2.0))
+
+
 @pytest.mark.parametrize(
     "answer",
     [

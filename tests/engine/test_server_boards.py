@@ -12,8 +12,8 @@ from edgegossip.types import PeerError, RunError
 
 def _boards() -> Boards:
     boards = Boards(["board-0", "board-1"])
-    boards.admit(10, "board-0")
-    boards.admit(11, "board-1")
+    boards.admit(10, "board-0", 1)
+    boards.admit(11, "board-1", 2)
     return boards
 
 
@@ -42,10 +42,20 @@ def test_strangers_get_a_hello_unless_refused_or_replaced() -> None:
     boards = _boards()
     assert boards.observe(_seen((10, 0.0), (11, 0.0), (12, 0.0)))[1] == [12]
     assert boards.observe(_seen((10, 0.0), (11, 0.0), (12, SILENT_S)))[1] == []  # what is left of a process
-    assert boards.admit(12, "board-1") == 11
+    assert boards.admit(12, "board-1", 3) == 11
     with pytest.raises(PeerError, match="no board of this run is named 'eve'; the names are board-0, board-1"):
-        boards.admit(13, "eve")
+        boards.admit(13, "eve", 4)
     assert boards.observe(_seen((10, 0.0), (11, 0.0), (12, 0.0), (13, 0.0))) == ([], [])
+
+
+def test_an_answer_of_the_process_before_that_comes_late_takes_nobodys_place() -> None:
+    """The board has started again, has answered the later hello, and is there."""
+    boards = _boards()
+    assert boards.admit(13, "board-1", 1) == 13
+    assert boards.by_name("board-1") is boards.by_address(11)
+    assert boards.observe(_seen((10, 0.0), (11, 0.0), (13, 0.0))) == ([], [])
+    boards.observe(_seen((10, 0.0)))
+    assert boards.admit(13, "board-1", 1) == 11  # the later one is gone, and this one is there
 
 
 def test_busy_boards_get_no_work_and_a_lost_one_is_named_once() -> None:
@@ -68,14 +78,14 @@ def test_a_board_whose_process_has_ended_does_not_come_back_with_its_last_heartb
     assert other is not None
     changes, strangers = boards.observe([*fresh, BoardPresence(other.address, 0.1, True)])
     assert changes == [] and strangers == []
-    boards.admit(member.address + 1000, "board-0")
+    boards.admit(member.address + 1000, "board-0", 3)
     assert [m.name for m in boards.up()] == ["board-0", "board-1"]
 
 
 def _three() -> Boards:
     boards = Boards(["a", "b", "c"], least=2, return_s=60.0)
     for k, name in enumerate(boards.expected):
-        boards.admit(k, name)
+        boards.admit(k, name, k)
     return boards
 
 
@@ -107,8 +117,8 @@ def test_a_board_whose_process_has_ended_is_not_waited_for() -> None:
     with pytest.raises(RunError, match="b: killed; c: killed"):
         boards.check(100.0)
     assert boards.check(100.0, joining=1) == math.inf  # while boards are gathered, those that never came may still come
-    boards.admit(11, "b")
-    boards.admit(12, "c")
+    boards.admit(11, "b", 4)
+    boards.admit(12, "c", 5)
     assert boards.absent == [] and not boards.lost
     boards.observe([BoardPresence(0, 0.0)])
     assert boards.absent == ["b", "c"]  # their next processes may come back
