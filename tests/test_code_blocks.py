@@ -35,6 +35,7 @@ from edgegossip.cli.main import cli
 from edgegossip.scale.devices import load_fleet
 from edgegossip.studies.cases import StudyPlan, make_cases, parse_sweep, product, read_file
 from edgegossip.types import EdgegossipError
+from tests.e2e.played import played
 from tests.test_documentation import CURRENT, ROOT
 
 # What ends at once and changes nothing outside its folder.
@@ -206,12 +207,7 @@ TUTORIALS = [name for name in PAGES if "tutorials/" in name]
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a short run that has ended."""
-    folder = tmp_path_factory.mktemp("finished")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        edgegossip.run("quickstart-gossip", nodes=2, rounds=2)
-    [run] = (folder / "runs").iterdir()
-    return run
+    return played("gossip", tmp_path_factory).folder
 
 
 @pytest.fixture

@@ -122,7 +122,8 @@ def place(body: ast.stmt, edit: Edit) -> ast.AST:
     """The node that an edit means. Raises Moved."""
     kind, *names = edit.at.split()
     number = int(names.pop()) if names and names[-1].isdigit() else None
-    found = [node for node in of_kind(body, kind) if set(names) <= mentioned(node, body)]
+    own = locals_of(body)
+    found = [node for node in of_kind(body, kind) if set(names) <= mentioned(node, own)]
     if number is None:  # of those that are within each other the innermost
         found = [node for node in found if not any(other is not node and other in ast.walk(node) for other in found)]
     if len(found) <= (number or 0) or (number is None and len(found) > 1):
@@ -148,14 +149,24 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
         yield from _walk(child)
 
 
-def mentioned(node: ast.AST, body: ast.AST) -> set[str]:
+def locals_of(body: ast.AST) -> set[str]:
+    """The names of a function's locals."""
+    names = {n.id for n in ast.walk(body) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+    return names | {n.arg for n in ast.walk(body) if isinstance(n, ast.arg)}
+
+
+def mentioned(node: ast.AST, own: set[str]) -> set[str]:
     """The names in a node that are no locals of the function: of attributes, keywords, functions,
     globals."""
-    own = {n.id for n in ast.walk(body) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
-    own |= {n.arg for n in ast.walk(body) if isinstance(n, ast.arg)}
-    found = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
-    found |= {n.arg for n in ast.walk(node) if isinstance(n, ast.keyword) and n.arg}
-    return found | {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id not in own}
+    found = set[str]()
+    for n in ast.walk(node):
+        if isinstance(n, ast.Attribute):
+            found.add(n.attr)
+        elif isinstance(n, ast.keyword) and n.arg:
+            found.add(n.arg)
+        elif isinstance(n, ast.Name) and n.id not in own:
+            found.add(n.id)
+    return found
 
 
 def parts(node: ast.AST) -> list[ast.expr]:

@@ -82,7 +82,6 @@ def killed(name: str) -> None:
 
 def test_every_mutant_is_killed_or_explained() -> None:
     assert set(RECORDED) == {m.name for m in MUTANTS.values() if m.found}
-    assert len(RECORDED) >= 25
     assert all(bool(m.unseen) == bool(m.seen_by) for m in MUTANTS.values())
 
 
@@ -129,9 +128,3 @@ def above_by_other_names(numbers: list[int]) -> int:
 def test_a_place_is_found_whatever_locals_are_called(function: FunctionType, at: str, new: str, wanted: int) -> None:
     code = mutated(function, [Edit("", at, new)])
     assert FunctionType(code, globals())([1, 2, 4]) == wanted and function([1, 2, 4]) == 4
-
-
-def test_the_right_code_is_back_afterwards() -> None:
-    mutant = MUTANTS["share-kept"]
-    assert replay(mutant, 0).violations
-    assert not replay(mutant, 0, mutate=False).violations
