@@ -18,7 +18,7 @@ from edgegossip.engine.server_events import (
     Ask,
     Effect,
     Evaluate,
-    EvaluateHere,
+    Instruction,
     Save,
     Stop,
     Train,
@@ -204,10 +204,14 @@ def test_the_coordinator_may_evaluate_itself() -> None:
         return Metrics(float(np.mean(x**2)), 10)
 
     run.evaluate = evaluate
+    asked: list[Instruction] = []
+    run.on_effect = lambda effect: (
+        asked.extend(q.instruction for q in effect.questions) if isinstance(effect, Ask) else None
+    )
     x = run.play()
     assert sorted(run.evaluations()) == [0, 1, 2] and seen == [7, 7, None]
     assert run.evaluations()[2] == pytest.approx(float(np.mean(x**2)))
-    assert not any(isinstance(e, EvaluateHere) for e in run.rounds)
+    assert {wish.examples for wish in asked if isinstance(wish, (Train, Evaluate))} == {None}, "boards evaluate nothing"
 
 
 def test_the_model_is_waited_for_and_boards_that_go_away_meanwhile_do_no_harm() -> None:
