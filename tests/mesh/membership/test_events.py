@@ -80,6 +80,20 @@ def test_the_node_hears_who_is_here_moved_was_restarted_died_and_left() -> None:
     assert [m.address[-1] for m in posted if isinstance(m, Moved)] == ["1", "2", "1", "1"]
 
 
+def test_who_got_no_answer_is_named_we_first_and_of_many_three() -> None:
+    names, log = [f"pi-0{k}" for k in range(7)], list[str]()
+    told = EventDelegate(names, 2, lambda event: None, lambda *said, **_: log.append(said[1]), lambda: 0.0)
+    here = MemberEntry(Status.ALIVE, 1, 7, "10.0.0.2:1")
+    for accusers in (0b1, 0b101, 0b11111):
+        dead = replace(here, status=Status.DEAD, accusers=accusers)
+        told.notify(Changed(6, here, dead), [here] * 6 + [dead])
+    assert [text.partition(": ")[2].partition(";")[0] for text in log] == [
+        "pi-00 got no answer",
+        "we and pi-00 got no answer",
+        "we, pi-00, pi-01 and 2 others got no answer",
+    ]
+
+
 def test_who_is_refused_again_and_again_hides_nobody_else() -> None:
     now_s = [0.0]
     told, log = delegate(now_s)
