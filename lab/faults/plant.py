@@ -1,9 +1,12 @@
 """Plants a fault, runs the tests that are nearest to it, and puts the file right again.
 
-Nearest are the tests named after the module, then those that import it, then those of its room and
-those named after modules that import it, then those of the simulator and of real processes; the
-first that fails is the end of it. Each group runs in a fork of
-this process, which has loaded what takes long."""
+The nearest come first, and the first that fails is the end of it:
+
+1. tests named after the module, then those that import it;
+2. those of its room, then those named after modules that import it;
+3. those of the simulator and of real processes.
+
+Each group runs in a fork of this process, which has loaded what takes long."""
 
 from __future__ import annotations
 

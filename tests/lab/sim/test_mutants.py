@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[3]
 RECORDED = json.loads(KILLED.read_text())
 
 
-def of(name: str) -> str:
-    """Which rules a mutant can break."""
+def mode_of(name: str) -> str:
+    """In which mode a mutant is played."""
     return str(MUTANTS[name].options.get("mode", "gossip"))
 
 
@@ -34,11 +34,11 @@ RULES_OF = {"gossip": RULES, "server": SERVER_RULES, "shell": SHELL_RULES}
 ELSEWHERE = {"replay"} | {f"shell {rule}" for rule in ("crash", "rounds", "finite")}  # others see those mistakes first
 EVERY = [(mode, rule) for mode, rules in RULES_OF.items() for rule in rules if not {rule, f"{mode} {rule}"} & ELSEWHERE]
 # One for each rule; the others are slow.
-FIRST = {(of(name), row["rule"]): name for name, row in reversed(RECORDED.items())}
+FIRST = {(mode_of(name), row["rule"]): name for name, row in reversed(RECORDED.items())}
 
 
 def plays() -> Iterator[Any]:
-    """Each rule once; those of whole boards, which take seconds, are slow but for one."""
+    """Each rule once; those of whole boards, which take seconds, are slow but for `end`."""
     for mode, rule in EVERY:
         yield pytest.param(mode, rule, marks=[pytest.mark.slow] if mode == "shell" and rule != "end" else [])
 
