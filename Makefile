@@ -21,8 +21,10 @@ DEVELOPER := $(VENV)/.developer
 NATIVE := $(VENV)/.native
 READY := $(NATIVE) $(DEPENDENCIES)
 ALL := $(READY) $(DEVELOPER)
-# Kernels are compiled while packages come; that needs a few tools, which come first.
+# Kernels are compiled while packages come; that needs a few tools, which come first. Several goals are one after the other.
+ifeq ($(MAKELEVEL)$(words $(MAKECMDGOALS)),01)
 MAKEFLAGS += --jobs=2
+endif
 NATIVE_SOURCES := CMakeLists.txt $(shell find edgegossip/native/src -type f)
 # An editable install keeps a list of the modules: it is made anew when one comes or goes.
 MODULES := $(VENV)/.modules-$(shell find edgegossip -name '*.py' | sort | cksum | cut -d' ' -f1)
@@ -128,7 +130,7 @@ clean: ## remove .venv and everything built
 # The environment: nothing that a lock does not know by its hash.
 $(TOOLS): locks/kernels.txt
 	@[ -n "$(PYTHON)" ] || { echo "edgegossip needs Python 3.11, 3.12 or 3.13, and none was found; set PYTHON=/path/to/python3" >&2; exit 1; }
-	@[ -x $(BIN)/python ] || { echo "environment: $(VENV)"; $(PYTHON) -m venv $(VENV); } || \
+	@[ -x $(BIN)/pip ] || { echo "environment: $(VENV)"; $(PYTHON) -m venv $(VENV); } || \
 	  { rm -rf $(VENV); echo "$(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@$(call step,build tools,tools) $(LOCKED) -r locks/kernels.txt
 	@touch $@

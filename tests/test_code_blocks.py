@@ -29,7 +29,6 @@ import click
 import pytest
 from click.testing import CliRunner
 
-import edgegossip
 from edgegossip import recipe
 from edgegossip.cli.main import cli
 from edgegossip.scale.devices import load_fleet
