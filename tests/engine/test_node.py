@@ -4,6 +4,9 @@ the end. In virtual time."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +35,7 @@ from edgegossip.engine.events import (
 )
 from edgegossip.engine.joining import Patience, RemoteMembers
 from edgegossip.engine.node import Stage
+from edgegossip.gossip.base import Action, GossipAlgorithm, Message, RoundDone
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import ConfigError, UsageError
 from tests.engine.boards import LAYOUT, ROUNDS, Board, deliver, model_frame, received
@@ -169,6 +173,50 @@ def test_a_neighbour_that_leads_a_board_on_and_on_does_not_fill_its_log() -> Non
             assert len(board.said("left-behind")) == 32
             board.wait(11.0)
     assert (board.engine.round, len(board.said("left-behind"))) == (4001, 34)
+    board.wait(100_000.0)
+    for k in range(201, 301):
+        board.give(received("b", 20 * k, sequence=2 * k), received("b", 20 * k + 1, sequence=2 * k + 1)).update()
+    assert len(board.said("left-behind")) == 34 + 32, "what was not said for long is not made up for"
+
+
+class Directions:
+    """An algorithm that says how long directions are: b's as given, one after the other."""
+
+    def __init__(self, inner: GossipAlgorithm[Any], of_b: Iterable[float]) -> None:
+        self._inner, self._of_b = inner, iter(of_b)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def receive(self, state: Any, message: Message) -> tuple[Any, list[Action]]:
+        state, actions = self._inner.receive(state, message)
+        return state, [replace(a, directions=self._lengths()) if isinstance(a, RoundDone) else a for a in actions]
+
+    def _lengths(self) -> dict[str, float]:
+        return {"a": 1.0, "b": next(self._of_b), "d": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("of_b", "named"),
+    [
+        ([3.0] * 9 + [1.0] * 31, 0),
+        ([3.0] * 10 + [1.0] * 30, 1),
+        ([3.0, 3.0, 1.0] * 14, 0),  # each in line counts as two
+        ([3.0, 3.0, 3.0, 1.0] * 10, 1),
+        ([3.0] * 40, 1),  # and once
+        ([2.4] * 40, 0),
+    ],
+)
+def test_whose_direction_is_out_of_line_in_most_rounds_is_named_once(of_b: list[float], named: int) -> None:
+    board = Board("a", rounds=60).begin()
+    board.engine.algorithm = Directions(board.engine.algorithm, of_b)  # type: ignore[assignment]
+    for round in range(len(of_b)):
+        board.update()
+        for name in "bd":
+            board.give(received(name, round, sequence=round + 1))
+    assert len(board.ended) == len(of_b)
+    said = board.said("outlier")
+    assert len(said) == named and all("the direction of b is 3 times as long" in text for text in said)
 
 
 # -- bad peers

@@ -97,6 +97,17 @@ def test_who_comes_and_goes_costs_no_more(make_fleet: Any, algorithm: str) -> No
     assert waited <= 3 + math.log2(32)
 
 
+def test_who_goes_away_once_its_message_is_here_has_cost_nothing(make_fleet: Any) -> None:
+    fleet = fleet_of(make_fleet, "dpsgd")
+    fleet.step_all()
+    fleet.mail[:] = [mail for mail in fleet.mail if mail[1].sender != fleet.members[2]]  # who is waited for
+    fleet.deliver_all()
+    fleet.down(1, ODD)
+    assert fleet.states[1].stepped is not None and ODD not in fleet.states[1].reliance
+    fleet.down(1, ODD, 2)
+    assert fleet.states[1].reliance[2].missed == 1
+
+
 @pytest.mark.no_cover
 @pytest.mark.parametrize("algorithm", SYNCHRONOUS)
 def test_who_was_away_for_a_while_is_waited_for_again(make_fleet: Any, algorithm: str) -> None:

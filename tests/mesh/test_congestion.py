@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import suppress
 from dataclasses import replace
 
@@ -10,21 +11,25 @@ import pytest
 
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.base import Notice, Received
-from edgegossip.mesh.congestion import MAX_BYTES, QUEUE_S, CongestionWindow, StallDetector
+from edgegossip.mesh.congestion import MAX_BYTES, MIN_CHUNK_BYTES, QUEUE_S, CongestionWindow, StallDetector
 from edgegossip.types import PeerError
 from tests.mesh.support import QUICK, RUN, connect_all, wait_for
 
 
-def simulate(rate: float, round_trip_s: float, total: int) -> tuple[float, float, CongestionWindow]:
+def simulate(
+    rate: float, round_trip_s: float, total: int, every_s: float = math.inf
+) -> tuple[float, float, CongestionWindow]:
     """Send `total` bytes over a link of `rate` bytes/s: seconds taken, longest queueing delay after
-    the first second."""
+    the first second. `every_s` one chunk passes at once."""
     window, now, left, free_at, worst = CongestionWindow(256 << 10), 0.0, total, 0.0, 0.0
+    burst_s = every_s
     acks: list[tuple[float, int]] = []
     while left or acks:
         while left and window.has_room:
             size = min(window.chunk_bytes, left)
             left -= size
-            free_at = max(free_at, now) + size / rate
+            free_at = max(free_at, now) + (size / rate if now < burst_s else 0.0)
+            burst_s += every_s if now >= burst_s else 0.0
             if window.send(size, now) or not left:
                 acks.append((free_at + round_trip_s, window.position))
             if now > 1.0:
@@ -44,6 +49,24 @@ def test_a_link_is_used_and_not_clogged(rate, round_trip_s):
     assert took_s <= total / reachable * 1.25 + 20 * round_trip_s
     assert worst_s <= QUEUE_S + 2 * round_trip_s + 3.0 * window.chunk_bytes / rate
     assert window.size_bytes <= MAX_BYTES
+
+
+@pytest.mark.parametrize("rate", [125e3, 1e6])
+def test_chunks_that_pass_at_once_do_not_clog_a_link(rate):
+    """As on a link that is shaped, or shared with others."""
+    _, worst_s, window = simulate(rate, 0.02, int(rate * 30), every_s=0.5)
+    assert worst_s <= QUEUE_S + 2 * 0.02 + 3.0 * window.chunk_bytes / rate
+
+
+def test_one_acknowledgement_is_one_sample_and_at_most_doubles_the_window():
+    window = CongestionWindow(256 << 10)
+    before = window.size_bytes
+    while not window.send(MIN_CHUNK_BYTES // 2, 0.0):
+        pass
+    while not window.send(MIN_CHUNK_BYTES // 2, 0.0):
+        pass
+    window.acknowledge(window.position, 0.001)
+    assert window.size_bytes == 2 * before
 
 
 class _Over(Exception):

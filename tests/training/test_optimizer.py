@@ -259,6 +259,10 @@ def test_a_plateau_drops_the_rate_when_the_mean_of_a_window_is_no_better() -> No
         scales.append(made.scale)
     assert scales == [1, 1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.25]
     made.take(7.0)
+    hardly = Plateau(1, 0.5)
+    for loss, scale in ((1.0, 1.0), (0.99995, 0.5), (0.9998, 0.5)):  # a ten thousandth is the least that counts
+        hardly.take(loss)
+        assert hardly.scale == scale
     other = Plateau(2, 0.5)
     other.restore(made.snapshot())
     assert other == made and other.losses == [7.0]
