@@ -65,7 +65,7 @@ demo: $(READY) ## train on this machine, both ways, and show where the results l
 # Tests start some hundred processes: each would compile all of the package again if it could not keep bytecode. So
 # would each of pytest's workers all tests; that is done once, beside mypy.
 test: $(ALL) ## formatting, lint, types, import rule, tests and branch coverage
-	@$(MAKE) --no-print-directory lint types bytecode
+	@MAKEFLAGS= $(MAKE) --no-print-directory --jobs=2 lint types bytecode
 	@rm -f .coverage .coverage.* coverage.json
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --cov --cov-branch --cov-report= --durations=20 tests
 	@$(BIN)/python scripts/branch_coverage.py 95 edgegossip/layout.py edgegossip/frame.py edgegossip/codecs edgegossip/gossip edgegossip/engine edgegossip/security

@@ -70,7 +70,8 @@ RULES: Mapping[str, str] = {
     "left-out": "once all is well, nobody is left out of a round",
     "shut-out": "no honest board is shut out for good; a refused one is neither counted nor sent to",
     "blame": "who is said to be silent is",
-    "patience": "no neighbour costs more than two deadlines, and one more each time it has sent twice as much",
+    "patience": "no neighbour costs more than two deadlines, and one more each time it has sent twice as much; "
+    "until then it is waited for",
     "fair": "nobody among those who are up is chosen more often than others",
     "rates": "no link is taken to be slower than it ever was",
     "robust": "whatever up to `malicious` liars say, they pull no farther than honest neighbours may",

@@ -61,12 +61,12 @@ class Patience:
         counts for the node: less is spent, and what came before need not be remembered."""
         left = round - self.newest
         catches_up = left <= self.newest - self.began and left < self.behind
+        if not (catches_up and self.deadlines >= FREE) or self.lost:
+            self.since = 0
         if catches_up and self.deadlines + self.lost >= FREE:
             self.behind = left
         else:
             self.deadlines, self.sent, self.behind = self.deadlines + 1, 0, math.inf
-        if not catches_up or self.lost:
-            self.since = 0
 
     def went(self) -> None:
         """It went away, perhaps while the node waited for it."""
@@ -81,7 +81,8 @@ class Observation:
     offers: set[int] = field(default_factory=set)  # who offered it a model in its present round
     offered_in: Round = -1
     stepped_s: float = math.inf  # on its own clock: when its update was used
-    open: bool = False  # its round, since then
+    open: Round | None = None  # its round, since then
+    given_up: set[int] = field(default_factory=set)  # before that round, or in it: suspected, or gone
     links: dict[str, tuple[float, float]] = field(default_factory=dict)  # when busy until, slowest bytes/s seen
     unfit: set[int] = field(default_factory=set)  # whom it said to train something else
     trained: bool = False
@@ -144,7 +145,7 @@ class Witness:
     def done(self, node: Node) -> None:
         """It has done a round."""
         seen = self._seen[node.index]
-        seen.open = False
+        seen.open = None
         seen.outvoted = seen.outvoted + 1 if self._detector.outvoted(node.index) else 0
         if seen.outvoted > 2:  # it may have heard so in the middle of one
             text = "goes on, though the larger part of the boards trains something else"
@@ -155,10 +156,12 @@ class Witness:
         waited for."""
         return peer in self._seen[index].patience and self._seen[index].patience[peer].spent
 
-    def stepped(self, node: Node) -> None:
-        """Its update was used."""
-        self._seen[node.index].stepped_s, self._seen[node.index].open = node.own_s, True
-        for costs in self._seen[node.index].patience.values():
+    def stepped(self, node: Node, round: Round) -> None:
+        """Its update of a round was used."""
+        seen = self._seen[node.index]
+        seen.stepped_s, seen.open = node.own_s, round
+        seen.given_up = {j for j, costs in seen.patience.items() if costs.spent}
+        for costs in seen.patience.values():
             costs.began = costs.newest
 
     def received(self, node: Node, sender: int, accepted: Accepted) -> None:
@@ -221,13 +224,32 @@ class Witness:
             text = f"waited though that neighbour has cost {costs.deadlines} deadlines, and sent {costs.sent} messages since"
             self._check("patience", node.index, f"{text}: {line.text}" if costs.ended else None)
             costs.passed(line.fields["round"])
-        elif line.event in ("peer-down", "peer-left") and (self._seen[node.index].open or self._overlaps):
-            costs = self._seen[node.index].patience.setdefault(node.view.members.index(line.fields["peer"]), Patience())
-            costs.went()
+        elif line.event in ("peer-down", "peer-left"):
+            self._went(self._seen[node.index], node.view.members.index(line.fields["peer"]))
+        if line.event == "suspect":
+            self._seen[node.index].given_up.add(node.view.members.index(line.fields["peer"]))
         if line.event == "suspect" and not lies:
             early = "blames a neighbour before anything broke" if now_s < self.broken_s else ""
             fault = early or self._false(node, line)
             self._check("blame", node.index, f"{fault}: {line.text}" if fault else None)
+
+    def _went(self, seen: Observation, peer: int) -> None:
+        """A peer went away: who waited for it has waited in vain."""
+        seen.given_up.add(peer)
+        if (seen.open is not None and seen.open not in seen.newest.get(peer, ())) or self._overlaps:
+            seen.patience.setdefault(peer, Patience()).went()
+
+    def hasty(self, node: Node, round: Round, row: Collection[int], lied: Collection[int]) -> str | None:
+        """Say of whom a round did not wait, though they are there and have not let it down; None
+        where it cannot be told."""
+        seen, down, members = self._seen[node.index], node.engine.down, node.view.members
+        if not (self._rounds and row and seen.open == round) or self._staleness or self._overlaps:
+            return None
+        senders = [j for j in self._topology.neighbours(node.index, round).in_ if j not in row and j not in lied]
+        later = {j for j in senders if max(seen.newest.get(j, ()), default=-1) > round}  # this one was lost
+        excused = seen.given_up | later | {j for j in senders if members[j] in down or self.spent(node.index, j)}
+        out = [j for j in senders if j not in excused]
+        return f"did not wait for {out} in round {round}" if out else None
 
     def _false(self, node: Node, line: Log) -> str:
         """Say why what it says of a neighbour is false; "" where it is true."""

@@ -227,7 +227,7 @@ class World(NodeEnvironment):
         self.check("update", node.index, wrong if node.given_up else None)
         self.trace.event(self.clock.now, node.index, trace.STEP)
         self.open_before.discard(node.index)
-        self.witness.stepped(node)
+        self.witness.stepped(node, self.algorithm.round(before))
         if self._corrects:
             self.ledger.went(node.index, self.algorithm.round(before), local)
         self._check_outer(node.index, before, between=True)
@@ -349,8 +349,10 @@ class World(NodeEnvironment):
             self.check("end", i, text if wrong else None)
         self._fresh_until_s[i] = 0.0
         self._check_led(i, round)
-        self.witness.done(node)
         audit = self.algorithm.audit(state)
+        if not self.robust:
+            self.check("patience", i, self.witness.hasty(node, done.round, audit.row, self.lied))
+        self.witness.done(node)
         here = [j for j in self.topology.neighbours(i, done.round).in_ if self.detector.connected(i, j)]
         # Of a lost message nobody says so. Where exchanges overlap, who was heard is of the round
         # before.

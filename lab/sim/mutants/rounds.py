@@ -73,6 +73,27 @@ MUTANTS = (
         {"faults": "slow=2.5@0-60:1", "rounds": 24, "deadline_s": 1.0},
     ),
     Mutant(
+        "gone-costs-though-heard",
+        "who goes away in a round has cost a deadline, though its message was there",
+        ("dpsgd",),
+        (Edit(SYNCHRONOUS + "membership", "Call intersection", "gone"),),
+        {"faults": "crash=2,pause=2"},
+    ),
+    Mutant(
+        "twice-as-much-is-asked-for",
+        "who let deadlines pass has to send twice as much as is said before it is waited for",
+        ("dpsgd", "gt-dsgd"),
+        (Edit(RELIANCE + "holds", "Compare sent", "$0 >= 2 * $1"),),
+        {"faults": "pause=2,slow=2"},
+    ),
+    Mutant(
+        "who-catches-up-pays-all-the-same",
+        "a board that makes up for half of what it is behind costs a deadline all the same",
+        ("dpsgd", "gt-dsgd"),
+        (Edit(RELIANCE + "catches_up", "BoolOp", "False"),),
+        {"faults": "pause=2,slow=2"},
+    ),
+    Mutant(
         "old-rounds-count-as-sent",
         "messages of rounds that are over make a neighbour reliable again",
         ("dpsgd", "choco-sgd", "sgp"),
