@@ -29,7 +29,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 ROOT = Path(__file__).parent
 MEMORY = Path("/dev/shm")
 # The rest are files of some seconds.
-FIRST = ("e2e", "lab/sim", "studies", "flower", "test_", "training", "mesh", "security", "fleet", "node", "scale", "update")
+FIRST = (
+    *("e2e", "lab/sim", "studies", "flower", "test_", "training", "mesh"),
+    *("security", "fleet", "node", "scale", "update"),
+)
 FATAL = ROOT.parent / "build" / "fatal"  # last words of a process that a signal ended, such as SIGSEGV
 
 TRACED = (
