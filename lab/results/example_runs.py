@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgegossip.flower.superlink import free_port
 from edgegossip.sweep.results import Result
 from edgegossip.telemetry.run_folder import read_run
 from lab.results import resumable
@@ -279,7 +280,7 @@ class Campaign:
     def gossip_by_hand(self, case: Case, data: Path) -> Result:
         chosen = [*case.gossip.split(), KILLED[1]]
         names = [f"board-{k}" for k in range(case.boards)]  # ten at most
-        port, train = free_port(), str(SCRIPTS / case.example / "train.py")
+        port, train = free_port("127.0.0.1", 0), str(SCRIPTS / case.example / "train.py")
 
         def command(name: str) -> list[str]:
             how = ["--members", ",".join(names)] if name == names[0] else ["--join", f"127.0.0.1:{port}"]
@@ -291,7 +292,7 @@ class Campaign:
 
     def server_by_hand(self, case: Case, data: Path) -> Result:
         names = [f"board-{k}" for k in range(case.boards)]  # ten at most
-        port, train = free_port(), str(SCRIPTS / case.example / "train.py")
+        port, train = free_port("127.0.0.1", 0), str(SCRIPTS / case.example / "train.py")
         arguments = case.script_args(data, "{board}", case.boards)
         settings = self.settings(case, [])
         first = ["coordinator", "--for", train, "--boards", ",".join(names), "--port", str(port), *settings]
@@ -390,14 +391,6 @@ def last_scores(runs: Path) -> dict[str, dict[str, float]]:
 
 def records_below(runs: Path) -> list[dict[str, Any]]:
     return [record for folder in runs.iterdir() for record in records(folder)]
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def verdict(score: str, found: float, central: float) -> str:

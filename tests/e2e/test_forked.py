@@ -39,16 +39,15 @@ from edgegossip.telemetry.run_folder import RunData, read_run
 from edgegossip.training import layout_of
 from edgegossip.types import ConfigError, PeerError, UsageError
 from lab.laws.laws import verify
-from tests.e2e.command import TIMEOUT_S, in_this_process
+from tests.e2e.command import TIMEOUT_S, free_port, free_ports, in_this_process
 from tests.e2e.command import edgegossip as command
 from tests.e2e.network import Namespaces, first_namespace, needs_namespaces
 from tests.e2e.played import NODES, ROUNDS, played
 from tests.e2e.test_local_data import holds_any, sets, sniffed, windows, written
-from tests.e2e.test_restart import free_ports, steps
+from tests.e2e.test_restart import steps
 from tests.e2e.test_resume import events_of
 from tests.e2e.test_script import SCRIPT, check_that_a_script_holds
 from tests.e2e.test_server_resume import undisturbed
-from tests.e2e.test_tls import free_port
 from tests.e2e.test_verdict import RUIN, run
 
 

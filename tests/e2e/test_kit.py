@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,16 +16,11 @@ import pytest
 
 from edgegossip.fleet import kitfile
 from edgegossip.telemetry.run_folder import read_run
+from tests.e2e.command import free_port
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ("run.rounds=120", "network.grace_s=20", "model.name=lab.soak.slow_mlp:slow_mlp")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 class Board:

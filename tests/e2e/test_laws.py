@@ -15,8 +15,8 @@ import pytest
 from edgegossip.telemetry.run_folder import read_run
 from lab.laws.laws import verify
 from lab.soak.servers import server_fleet
-from tests.e2e.command import Running, edgegossip
-from tests.e2e.test_restart import FITS, free_ports
+from tests.e2e.command import Running, edgegossip, free_ports
+from tests.e2e.test_restart import FITS
 from tests.e2e.test_script import SCRIPT
 
 pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +77,3 @@ def test_a_board_that_is_killed_while_an_exchange_is_under_way_catches_up(tmp_pa
     summary, data = run_with_a_death("dpsgd", tmp_path, 45, 12, **settings, **STREAMING)
     check_that_it_caught_up(summary, data, 45)
     assert any("C" in str(r.values.get("time/spans")) for r in data.metrics())
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from edgegossip.telemetry.run_folder import RunData, read_run
-from tests.e2e.command import edgegossip
-from tests.e2e.test_restart import free_ports, run_with_a_death, steps
+from tests.e2e.command import edgegossip, free_ports
+from tests.e2e.test_restart import run_with_a_death, steps
 
 
 def events_of(data: RunData, node: str, name: str) -> list[Any]:

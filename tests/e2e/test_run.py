@@ -13,8 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from edgegossip.cli.main import cli
 from edgegossip.telemetry.run_folder import read_run
-from tests.e2e.command import Running, edgegossip
-from tests.e2e.test_tls import free_port
+from tests.e2e.command import Running, edgegossip, free_port
 
 MODES = ("gossip", "server")
 PARTS = ("compute", "encode", "transmit", "decode", "wait")

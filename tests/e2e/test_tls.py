@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,6 @@ ROUNDS = ("--set", "run.rounds=6", "--set", "run.nodes=2")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = Fleet.create(tmp_path_factory.mktemp("fleet") / "fleet", "test", 20)
     return made.add_all(("pi-01", "pi-02"), "board", 20).folder
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def test_an_identity_that_is_not_ours(fleet, tmp_path, capfd):

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.command import Running, edgegossip, in_this_process, unwrapped
-from tests.e2e.test_tls import free_port
+from tests.e2e.command import Running, edgegossip, free_port, in_this_process, unwrapped
 
 RUIN = 8
 SHORT = ("run.rounds=100", "evaluation.every=100")

@@ -14,17 +14,13 @@ import pytest
 from edgegossip.fleet.launch.outputs import Outputs
 from edgegossip.telemetry.run_folder import RunFolder
 from edgegossip.types import ConfigError, EdgegossipError, HostError
+from tests.e2e.command import free_port
 from tests.training.fakes import recipe
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path, "demo", "", {})
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def test_records_go_to_the_folder_the_log_and_the_port(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
