@@ -213,7 +213,7 @@ class Synchronous(Sessions):
         reason = f"no message of round {s.round} within {waited_s:g} s" + " after the others" * s.lingering
         suspects = [Suspect(s.view.members[j], reason, cause, s.round, waited_s) for j in missing]
         if not s.lingering:
-            costs = {j: s.reliance.get(j, Reliance()).cost(s.round) for j in missing}
+            costs = {j: self._reliance(s, j).cost(s.round) for j in missing}
             s = replace(s, reliance={**s.reliance, **costs})
         s, actions = self._finish(s)
         return s, [*suspects, *actions]
@@ -227,7 +227,7 @@ class Synchronous(Sessions):
         back = {j for j, name in enumerate(view.members) if name in s.view.down - view.down}
         gone = {j for j, name in enumerate(view.members) if name in view.down - s.view.down}
         claims = {j: r for j, r in s.claims.items() if view.members[j] not in view.down}
-        costs = {j: s.reliance.get(j, Reliance()).miss() for j in gone.intersection(self._missing(s))}
+        costs = {j: self._reliance(s, j).miss() for j in gone.intersection(self._missing(s))}
         s = replace(
             s,
             view=view,
@@ -302,6 +302,11 @@ class Synchronous(Sessions):
         if not s.reliance:
             return s.ctx.awaited
         return tuple([j for j in s.ctx.awaited if j not in s.reliance or s.reliance[j].holds])
+
+    @staticmethod
+    def _reliance(s: State, j: int) -> Reliance:
+        newest = s.near.get(j, NEVER)[0]
+        return s.reliance.get(j, Reliance(newest=newest, began=newest))
 
     def _lost(self, s: State, j: int) -> bool:
         """Tell whether this round's message of j will not come, because one of a later round is

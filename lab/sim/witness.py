@@ -177,8 +177,8 @@ class Witness:
         elif frame.kind is not Kind.HELLO:
             if self._rounds:
                 seen.newest.setdefault(sender, set()).add(frame.round)
-            costs = seen.patience.get(sender)
-            if costs and costs.newest < frame.round <= self._algorithm.round(accepted.before) + self._ahead:
+            costs = seen.patience.setdefault(sender, Patience())
+            if costs.newest < frame.round <= self._algorithm.round(accepted.before) + self._ahead:
                 costs.sent, costs.since, costs.newest = costs.sent + 1, costs.since + 1, frame.round
 
     def adopted(self, node: Node) -> None:
