@@ -305,6 +305,7 @@ class Synchronous(Sessions):
 
     @staticmethod
     def _reliance(s: State, j: int) -> Reliance:
+        """Return the account of a neighbour; a new one begins after what it has sent so far."""
         newest = s.near.get(j, NEVER)[0]
         return s.reliance.get(j, Reliance(newest=newest, began=newest))
 
