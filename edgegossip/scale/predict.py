@@ -392,6 +392,7 @@ def _drawn(spread: float, board: int, round: Round) -> float:
 
 @functools.cache
 def _normal(board: int, round: Round) -> float:
+    """Draw from the standard normal distribution, cut off."""
     drawn = float(np.random.default_rng([board, round]).standard_normal())
     return min(max(drawn, -_MOST_SPREAD), _MOST_SPREAD)
 

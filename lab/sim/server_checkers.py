@@ -539,8 +539,8 @@ class Ledger:
                 self._byes.add(question.name)
                 if wish.failed:
                     self._untold.discard(node)
-                if wish.failed and node not in self._nodes:  # of its board another process is there
-                    self._ignored.add(node)
+                    if node not in self._nodes:  # of its board another process is there
+                        self._ignored.add(node)
                 if wish.words.startswith("the run ") and not self._leaving:
                     self._leave()
                     if wish.words.startswith(FAILED):
