@@ -236,6 +236,9 @@ class Synchronous(Sessions):
             reliance={**s.reliance, **costs} if costs else s.reliance,
         )
         s, hellos = self._on_peers_up(self._on_peers_down(s, gone), back)
+        if gone:  # of those that are left, they may be enough by now
+            s, more = self.open_sessions(s, [key for key in self.in_keys(s) if key[0] in claims])
+            hellos = [*hellos, *more]
         if s.stepped is None:
             return s, hellos
         sent = s.stepped.sent
@@ -367,6 +370,7 @@ class Synchronous(Sessions):
         # answer is owed a full state.
         answered = {key: replace(edge, answers=0) for key, edge in s.out.items() if edge.answers}
         owed = [key for key in answered if s.out[key].owes]
+        far = round + self._ahead(s, s.bare)
         s = replace(
             s,
             round=round,
@@ -376,7 +380,7 @@ class Synchronous(Sessions):
             stepped=None,
             refused=frozenset(),
             lingering=False,
-            claims={},
+            claims={j: claim for j, claim in s.claims.items() if claim[0] > far},
         )
         s, actions = self._take_kept(s)
         if not self.scheme.streams:

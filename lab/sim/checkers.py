@@ -49,6 +49,7 @@ RULES: Mapping[str, str] = {
     "finite": "models are finite",
     "rounds": "rounds never go back within one process",
     "led": "nobody goes on in a round that one lie alone spoke of, or with a model that too few offer",
+    "behind": "a node does not play rounds of its own while most neighbours, far ahead, offer their models",
     "progress": "every node that is up finishes rounds",
     "weights": "the weights of a mixing sum to 1 and none is negative; a push-sum weight is positive",
     "hull": "averaging alone takes no model beyond the values that the nodes started from",

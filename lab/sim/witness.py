@@ -78,8 +78,8 @@ class Observation:
     """Holds what was seen of one process of a node."""
 
     newest: dict[int, set[Round]] = field(default_factory=dict)  # by sender: rounds of the messages that it took in
-    offers: set[int] = field(default_factory=set)  # who offered it a model in its present round
-    offered_in: Round = -1
+    offers: dict[int, Round] = field(default_factory=dict)  # by sender: the round of the model it offered last
+    offered_in: Round = -1  # its own round, at the last offer
     stepped_s: float = math.inf  # on its own clock: when its update was used
     open: Round | None = None  # its round, since then
     given_up: set[int] = field(default_factory=set)  # before that round, or in it: suspected, or gone
@@ -109,6 +109,7 @@ class Witness:
         self._deadline_s, self._catch_up_s = schedule.deadline_s, catch_up_s
         self._staleness = int(naming.param_of(algorithm, "staleness", 0))
         self._ahead = rounds_ahead(topology, algorithm)
+        self._malicious = int(naming.param_of(algorithm, "malicious", 0))
         self._overlaps = algorithm.listens and not algorithm.asynchronous
         self._rounds = not algorithm.asynchronous and not getattr(scheme_of(algorithm), "streams", True)
         self.broken_s = min((f.start for f in schedule.faults), default=math.inf)  # when the first thing breaks
@@ -141,6 +142,17 @@ class Witness:
         if seen.nothing:
             text = "trains, though it came again with nothing and nobody is there to take a model from"
             self._check("alone", i, text if all(detector.knows_down(i, j) for j in detector.peers[i]) else None)
+        if self._rounds and not self._malicious:
+            led, alive = self._offered(node, self._algorithm.round(node.state) + self._ahead)
+            text = f"trains, though {led} of {sorted(alive)}, far ahead, have offered their models"
+            self._check("behind", i, text if 2 * len(led) > len(alive) else None)
+
+    def _offered(self, node: Node, near: Round) -> tuple[list[int], set[int]]:
+        """Return in-neighbours that are up and offered a model of a round above `near`; and all
+        that are up."""
+        seen, down, members = self._seen[node.index], node.engine.down, node.view.members
+        alive = {j for j in self._senders[node.index] if members[j] not in down}
+        return sorted(j for j in alive if seen.offers.get(j, -1) > near), alive
 
     def done(self, node: Node) -> None:
         """It has done a round."""
@@ -170,10 +182,7 @@ class Witness:
         seen.nothing = seen.nothing and not len(frame.body)
         if frame.kind is Kind.STATE:
             if Aux.MODEL in frame.aux:
-                round = self._algorithm.round(accepted.before)
-                if round != seen.offered_in:
-                    seen.offers, seen.offered_in = set(), round
-                seen.offers.add(sender)
+                seen.offers[sender], seen.offered_in = frame.round, self._algorithm.round(accepted.before)
         elif frame.kind is not Kind.HELLO:
             if self._rounds:
                 seen.newest.setdefault(sender, set()).add(frame.round)
@@ -183,12 +192,12 @@ class Witness:
 
     def adopted(self, node: Node) -> None:
         """It took over a model: where there are rounds, half of its neighbours must have offered
-        theirs in the round that it was in."""
-        seen, down, members = self._seen[node.index], node.engine.down, node.view.members
-        alive = {j for j in self._senders[node.index] if members[j] not in down}
+        theirs, of a round that is far ahead for one that came with nothing."""
         if not self.pairs:
-            text = f"took over a model that {sorted(seen.offers & alive)} of {sorted(alive)} offered in this round"
-            self._check("led", node.index, text if 2 * len(seen.offers & alive) < len(alive) else None)
+            near = self._seen[node.index].offered_in - self._overlaps + min(self._ahead, len(self._senders) + 1)
+            led, alive = self._offered(node, near)
+            text = f"took over a model that {led} of {sorted(alive)}, far ahead, had offered"
+            self._check("led", node.index, text if 2 * len(led) < len(alive) else None)
 
     def sent(self, node: Node, to: int, send: Send) -> None:
         """It sent a message."""
@@ -234,8 +243,9 @@ class Witness:
             self._check("blame", node.index, f"{fault}: {line.text}" if fault else None)
 
     def _went(self, seen: Observation, peer: int) -> None:
-        """A peer went away: who waited for it has waited in vain."""
+        """A peer went away: who waited for it has waited in vain, and what it offered is void."""
         seen.given_up.add(peer)
+        seen.offers.pop(peer, None)
         if (seen.open is not None and seen.open not in seen.newest.get(peer, ())) or self._overlaps:
             seen.patience.setdefault(peer, Patience()).went()
 
@@ -300,9 +310,10 @@ class Witness:
             self._check("progress", node.index, text if since_s > self._catch_up_s + LATE_S else None)
 
     def mixed(self, i: int, round: Round, audit: Audit, done: Sequence[Round], lied: Collection[int]) -> None:
-        """Take note of whom one of the last mixings heard, of those who had `done` that round."""
+        """Take note of whom one of the last mixings heard, and whom it did not, of those who had
+        `done` that round."""
         for j in self._topology.neighbours(i, round).in_ if audit.row else ():
-            if done[j] >= round and j not in lied and self._detector.connected(i, j):
+            if j not in lied and self._detector.connected(i, j) and (j in audit.row or done[j] >= round):
                 self._heard[i, j] = self._heard.get((i, j), False) or j in audit.row
 
     def conclude(self, live: Sequence[int]) -> None:

@@ -232,30 +232,57 @@ def test_a_newcomer_asks_again_whether_it_is_far_behind(make_fleet: Any, name: s
     assert not [m for _, m in fleet.mail if m.frame.kind == Kind.HELLO]  # all have been heard
 
 
-@pytest.mark.parametrize("plays", [False, True])
-def test_who_came_back_or_offered_in_an_earlier_round_has_to_offer_its_model_again(
-    make_fleet: Any, plays: bool
-) -> None:
-    """Three of four neighbours would lead a newcomer to their round."""
-    fleet, others = make_fleet("complete", nodes=5), (1, 2, 3, 4)
+def offers_to_a_newcomer(fleet: Any, others: tuple[int, ...], rounds: int) -> list[Message]:
+    """Have node 0 come with nothing after so many rounds of the others; return what they offer."""
     fleet.say_hello()
     for node in others:
         fleet.down(node, 0)
-    fleet.play(20, others)
+    fleet.play(rounds, others)
     fleet.restart(0)
     fleet.mail.sort(key=lambda mail: mail[0])
     for node in others:
         fleet.down(node)
         fleet.deliver()
-    offers = {m.sender: m for to, m in fleet.mail if to == 0 and m.frame.kind == Kind.STATE}
-    fleet.hand(0, offers["board-1"])
-    if plays:
+    return [m for to, m in fleet.mail if to == 0 and m.frame.kind == Kind.STATE]
+
+
+def test_who_came_back_has_to_offer_its_model_again(make_fleet: Any) -> None:
+    """Three of four neighbours would lead a newcomer to their round."""
+    fleet = make_fleet("complete", nodes=5)
+    first, *others = offers_to_a_newcomer(fleet, (1, 2, 3, 4), 20)
+    fleet.hand(0, first)
+    fleet.down(0, 1), fleet.down(0)
+    fleet.hand(0, others[0]), fleet.hand(0, others[1])
+    assert fleet.rounds[0] == 0
+    fleet.hand(0, others[2])
+    assert fleet.rounds[0] == 20
+
+
+@pytest.mark.parametrize("rounds", [20, 8])
+def test_offers_of_several_rounds_add_up_while_they_are_far_ahead(make_fleet: Any, rounds: int) -> None:
+    """One neighbour heard of its return a round later than another, and neither says it twice."""
+    fleet = make_fleet("complete", nodes=5)
+    far = fleet.algorithm._ahead(fleet.states[0], True)
+    first, second, third, _ = offers_to_a_newcomer(fleet, (1, 2, 3, 4), rounds)
+    assert 0 + far < rounds
+    fleet.hand(0, first), fleet.hand(0, second)
+    for _ in range(3):
         fleet.step(0, ZERO), fleet.tick(0)
-    else:
-        fleet.down(0, 1), fleet.down(0)
-    fleet.hand(0, offers["board-2"]), fleet.hand(0, offers["board-3"])
-    assert fleet.rounds[0] == int(plays)
-    fleet.hand(0, offers["board-4"])
+    assert fleet.rounds[0] == 3
+    late = replace(third.frame, round=20)
+    fleet.hand(0, replace(third, frame=late))
+    assert fleet.rounds[0] == (20 if 3 + far < rounds else 3)
+
+
+def test_who_offered_is_asked_again_once_the_others_are_gone(make_fleet: Any) -> None:
+    """Two of five are not enough, and of three that are up they are."""
+    fleet = make_fleet("complete", nodes=6)
+    first, second, *_ = offers_to_a_newcomer(fleet, (1, 2, 3, 4, 5), 20)
+    fleet.hand(0, first), fleet.hand(0, second)
+    assert fleet.rounds[0] == 0
+    fleet.mail.clear()
+    fleet.down(0, 4, 5)
+    fleet.deliver_all()
     assert fleet.rounds[0] == 20
 
 

@@ -134,14 +134,9 @@ MUTANTS = (
         ("dpsgd", "choco-sgd"),
         (
             Edit(SYNCHRONOUS + "_left_behind", "Call min", "None"),
-            Edit(SYNCHRONOUS + "_claim", "test claims", "True"),
+            Edit(SYNCHRONOUS + "_claim", "test _lead", "True"),
         ),
         {"faults": "all,empty-disk,pause"},
-        unseen=(
-            "It plays its rounds one by one, for later messages tell that theirs were lost, while the others wait "
-            "a deadline for it in each: it gets there, later."
-        ),
-        seen_by=("tests/gossip/test_dpsgd_membership.py::test_a_node_left_behind_goes_on_in_its_neighbours_round",),
     ),
     Mutant(
         "round-goes-back",
@@ -258,16 +253,17 @@ MUTANTS = (
         {"faults": "all,loss=0.3"},
     ),
     Mutant(
+        "claims-forgotten",
+        "who offered its model in an earlier round has to offer it again, which nobody asks it for",
+        ("dpsgd", "sgp", "dpsgd+heavy-ball"),
+        (Edit(SYNCHRONOUS + "_enter", "DictComp claims", "{}"),),
+        {"topology": "ring", "nodes": 6, "rounds": 40, "deadline_s": 30.0, "faults": "crash@5-20:1"},
+    ),
+    Mutant(
         "claims-of-an-earlier-round",
-        "who offered its model in an earlier round counts among those who do now",
+        "who offered its model in an earlier round counts, however near it is by now",
         ("dpsgd", "choco-sgd", "sgp"),
-        (
-            Edit(
-                SYNCHRONOUS + "_enter",
-                "Call lingering",
-                "$0($1, round=$2, ctx=$3, math=$4, out=$5, stepped=None, refused=$7, lingering=False, claims=$1.claims)",
-            ),
-        ),
+        (Edit(SYNCHRONOUS + "_enter", "Compare", "True"),),
         {"topology": "complete", "faults": "newcomer=2,loss=0.5@8-16", "nodes": 5},
     ),
     Mutant(
