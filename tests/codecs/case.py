@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,6 +50,11 @@ class Case:
     claims: Claims = Claims(unbounded="nothing is claimed")
 
     def codec(self) -> codecs.Codec[Any]:
+        """One codec for all who ask: what it remembered of one message would show in the next."""
+        return self._codec
+
+    @functools.cached_property
+    def _codec(self) -> codecs.Codec[Any]:
         return codecs.get(self.name, **self.params)
 
     def __str__(self) -> str:

@@ -7,6 +7,8 @@ of them that takes another path.
 
 from __future__ import annotations
 
+import copy
+import functools
 import os
 
 import numpy as np
@@ -125,7 +127,13 @@ def seeds(count: int) -> list[int]:
 def model(seed: int) -> tuple[Layout, Vec, np.random.Generator]:
     """A layout of one to four tensors, some of them empty or scalar, finite values of very
     different sizes in them, and a generator for all that an example draws besides. All of it
-    follows from the seed."""
+    follows from the seed, and the caller may change it."""
+    layout, x, rng = _model(seed)
+    return layout, x.copy(), copy.deepcopy(rng)
+
+
+@functools.cache  # each codec gets the same ones
+def _model(seed: int) -> tuple[Layout, Vec, np.random.Generator]:
     rng = np.random.default_rng(seed)
     shapes = [SHAPES[k] for k in rng.integers(len(SHAPES), size=rng.integers(1, 5))]
     layout = Layout.of(TensorSpec(f"t{k}", shape) for k, shape in enumerate(shapes))
