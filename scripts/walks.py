@@ -42,8 +42,8 @@ def _files(text: str) -> list[Path]:
 
 
 def _names_taken(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield each name that a file takes: of which module, as what there and as what here. It is read
-    as text: to parse all files takes twenty times as long."""
+    """Yield each name that a file takes: of which module, as what there and as what here. It is
+    read as text: to parse all files takes twenty times as long."""
     for module, several, one in TAKES.findall(text):
         for name in filter(None, map(str.strip, re.sub("#.*", "", several or one).split(","))):
             there, _, here = name.partition(" as ")

@@ -50,17 +50,10 @@ print(len(made), *(line.split()[1] for t in made for line in open(f"/proc/self/t
 
 
 BESIDE_TORCH = """
-import ctypes, torch
+import ctypes
 torch.set_num_threads(2)
 some = torch.randn(1 << 20)
 shared = hasattr(ctypes.CDLL(None), "GOMP_parallel")
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_beside_torch_its_threads_compute_and_no_others():
-    """Both wait for work by spinning: more threads than cores would hold one another up."""
-    lines = """
 some.add_(1)
 before = tasks()
 assert codes(2) == one and codes(2) == one
@@ -73,13 +66,7 @@ while len(tasks() - before) > kept and time.monotonic() < until:  # those of a c
     time.sleep(0.01)
 assert len(tasks() - before) == kept, (shared, before, tasks())
 """
-    python(BESIDE_TORCH + lines)
-
-
-def test_a_child_does_not_wait_for_threads_of_its_parent_torch():
-    """Whatever the parent did before. Each parent is a fork of one process that has loaded torch
-    and not used it."""
-    lines = """
+CHILDREN = """
 import torch
 for used in ("some.add_(1)", "codes(2)", "some.add_(1); codes(2)", "pass"):
     parent = os.fork()
@@ -98,9 +85,16 @@ for used in ("some.add_(1)", "codes(2)", "some.add_(1); codes(2)", "pass"):
     assert os.waitpid(child, 0)[1] == 0
     assert codes(2) == one
     os._exit(0)
-print("done")
 """
-    assert python(lines) == ["done"]
+
+
+def test_beside_torch():
+    """A child does not wait for threads of its parent, whatever that did before: each parent is a
+    fork of one process that has loaded torch and not used it. Then that process does: torch's
+    threads compute and no others. Both wait for work by spinning, and more threads than cores would
+    hold one another up."""
+    seen = BESIDE_TORCH if sys.platform.startswith("linux") else ""  # reads /proc
+    assert python(CHILDREN + seen + 'print("done")') == ["done"]
 
 
 def test_the_process_ends_while_threads_compute():
