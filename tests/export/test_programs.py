@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from edgegossip import int8
 from edgegossip.export import ProgramFile, exporter, to_onnx
+from edgegossip.training.data.schema import Sums
+from edgegossip.training.model import Standardise
 from edgegossip.types import UsageError
 
 
@@ -46,11 +48,13 @@ def test_a_transformer_with_whole_number_inputs_of_any_batch_size(suffix: str, t
 
 
 def test_to_onnx_takes_a_model_without_int8_layers(tmp_path: Path) -> None:
+    """With `data.normalise = "together"` its inputs are as they are stored."""
     torch.manual_seed(0)
-    model, x = (
-        nn.Sequential(nn.Conv2d(1, 4, 3), nn.GELU(), nn.Flatten(), nn.Linear(4 * 36, 3)).eval(),
-        torch.randn(3, 1, 8, 8),
-    )
+    first, x = Standardise((1, 8, 8), 2), 30 * torch.randn(3, 1, 8, 8) + 1000
+    flat = x.double().numpy().reshape(-1, 1)
+    first.add_board(1, Sums(flat.size, flat.sum(0), np.square(flat).sum(0)), 3.0)
+    model = nn.Sequential(first, nn.Conv2d(1, 4, 3), nn.GELU(), nn.Flatten(), nn.Linear(4 * 36, 3)).eval()
+    assert first(x).std().item() == pytest.approx(1.0, abs=0.01)
     size = to_onnx(model, [x], tmp_path / "m.onnx")
     run = ProgramFile(tmp_path / "m.onnx", size).runner()
     assert run is not None

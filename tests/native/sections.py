@@ -3,6 +3,8 @@ encoding and decoding."""
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from edgegossip.codecs.co3 import STATIC_TABLES
@@ -78,12 +80,16 @@ def codes_of(q, levels, signs):
     return (levels + np.where(signs & (levels > 0), 1 << q.bits - 1, 0)).astype(np.uint16)
 
 
+@functools.lru_cache(maxsize=4)  # each coder gets the same ones
 def sparse_levels(q, n, density, seed=1):
     """Levels of which a share is not zero, mostly small ones, and signs."""
     rng = np.random.default_rng(seed)
     levels = np.minimum(rng.geometric(0.4, n), max(largest_level(q), 1)) * (rng.random(n) < density)
     top = rng.random(n) < 0.02
-    return np.where(top & (levels > 0), largest_level(q), levels).astype(np.int64), rng.random(n) < 0.5
+    found = np.where(top & (levels > 0), largest_level(q), levels).astype(np.int64), rng.random(n) < 0.5
+    for array in found:
+        array.flags.writeable = False
+    return found
 
 
 def norms(x, bucket, linf=False, isa=None):

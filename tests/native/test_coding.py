@@ -224,17 +224,15 @@ def reads(q, parts, choice, static=(), **more):
     """One body of several tensors (levels, signs), decoded by both; what the sections were made
     of."""
     slow = Decoder(q.bits, sections.largest_level(q), q.bucket, static)
-    state, body = coding.new_state(), b""
-    for levels, signs in parts:
-        x, scales = exact(q, levels, signs)
+    state, body, tensors = coding.new_state(), b"", [exact(q, *part) for part in parts]
+    for x, scales in tensors:
         body += encode(q, x, choice, scales, state, **more)
     rest, state, at = body, coding.new_state(), 0
-    for levels, signs in parts:
+    for (levels, signs), (x, given) in zip(parts, tensors, strict=True):
         scales, codes, rest = slow.section(rest, len(levels))
         np.testing.assert_array_equal(codes, sections.codes_of(q, levels, signs))
         out = np.empty(len(levels), np.float32)
         at = decode(q, body, len(levels), out, at=at, state=state, tables=more.get("tables", coding.NO_TABLES))
-        x, given = exact(q, levels, signs)
         np.testing.assert_array_equal(scales, given)
         np.testing.assert_array_equal(out, sections.values_of(q, x, given))
     assert not rest and at == len(body)
