@@ -228,13 +228,13 @@ def reads(q, parts, choice, static=(), **more):
     for x, scales in tensors:
         body += encode(q, x, choice, scales, state, **more)
     rest, state, at = body, coding.new_state(), 0
-    for (levels, signs), (x, given) in zip(parts, tensors, strict=True):
+    for (levels, signs), (x, own) in zip(parts, tensors, strict=True):
         scales, codes, rest = slow.section(rest, len(levels))
         np.testing.assert_array_equal(codes, sections.codes_of(q, levels, signs))
         out = np.empty(len(levels), np.float32)
         at = decode(q, body, len(levels), out, at=at, state=state, tables=more.get("tables", coding.NO_TABLES))
-        np.testing.assert_array_equal(scales, given)
-        np.testing.assert_array_equal(out, sections.values_of(q, x, given))
+        np.testing.assert_array_equal(scales, own)
+        np.testing.assert_array_equal(out, sections.values_of(q, x, own))
     assert not rest and at == len(body)
     return slow.seen
 
