@@ -80,8 +80,8 @@ def test_tensors_never_lie_on_each_other():
     """Random tensors, some kept and some not, each with its own number in it, beyond the first
     span."""
     draw, kept, most = random.Random(0), {}, 0
-    for number in range(1500):
-        if kept and draw.random() < 0.5:
+    for number in range(600):
+        if kept and draw.random() < 0.45:
             gone = draw.choice(list(kept))
             assert bool((kept.pop(gone) == gone % 100).all())
         else:
