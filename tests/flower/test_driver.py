@@ -6,16 +6,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 
+from edgegossip import recipe as recipes
 from edgegossip.engine.server import ServerEngine
 from edgegossip.engine.server_boards import BoardPresence
 from edgegossip.engine.server_frames import Channel
 from edgegossip.engine.server_records import Progress
-from edgegossip.flower import messages
+from edgegossip.flower import Coordinator, messages
 from edgegossip.flower._private.runtime import ErrorCode, RunLink
 from edgegossip.flower.client import BoardWorker
 from edgegossip.flower.coordinator import Driver, Hooks, Stopped
@@ -209,6 +213,19 @@ def test_the_coordinator_evaluates_and_hands_the_model_over_before_boards_hear_o
     (model, evaluated), goodbyes = seen  # type: ignore[misc]
     assert model is x and evaluated == 5 and goodbyes == 0
     assert sorted(sink.evaluations()) == list(range(6))
+
+
+def test_a_coordinator_that_evaluates_asks_no_board_to(run: Run, sink: Memory, tmp_path: Path) -> None:
+    """Boards would come to the same, in their own time."""
+    sections: dict[str, Any] = {"run": {"mode": "server", "rounds": 2, "nodes": 4}, "codec": {"name": "elasticl"}}
+    recipe = recipes.from_dict({**sections, "server": {"downlink": "8-bit-elastiquant"}})
+    names, link = [board.name for board in run.boards], Boards(run)
+    evaluate = lambda x, examples: Metrics(7.0, 10, {})  # noqa: E731
+    made = Coordinator(recipe, toy.LAYOUT, run.initial, names, sink, tmp_path, run_id=RUN_ID, evaluate=evaluate)
+    alone: Any = SimpleNamespace(check=lambda: None, name_of=lambda node: None, sockets=dict)
+    made._make_driver(link, alone, alone).run()
+    assert sink.evaluations() == {0: 7.0, 1: 7.0}
+    assert {message.metadata.message_type for batch in link.pushed for message in batch} == {"query", "train"}
 
 
 def test_a_run_that_is_stopped_says_so_to_its_boards(run: Run, sink: Memory) -> None:

@@ -19,7 +19,7 @@ from edgegossip import recipe as recipes
 from edgegossip.flower import Coordinator
 from edgegossip.flower import coordinator as coordinators
 from edgegossip.flower.superlink import free_port
-from edgegossip.types import HostError, Metrics, Vec
+from edgegossip.types import HostError, Vec
 from tests.flower import toy
 from tests.flower.conftest import Memory
 
@@ -35,7 +35,6 @@ class Fleet:
         self.coordinator: Coordinator | None = None
         self.initial = toy.Toy(0).initial(1)
         self.on_model: Callable[[Vec], None] = lambda model: None
-        self.evaluate: Callable[[Vec, int], Metrics] | None = None
 
     def start(
         self, boards: int, rounds: int, delay_s: float = 0.0, faults: tuple[str, ...] = (), **sections: Any
@@ -44,14 +43,7 @@ class Fleet:
         run = {"mode": "server", "rounds": rounds, "nodes": boards}
         recipe = recipes.from_dict({"run": run, **sections})
         self.coordinator = Coordinator(
-            recipe,
-            toy.LAYOUT,
-            self.initial,
-            names,
-            self.sink,
-            self.folder,
-            evaluate=self.evaluate,
-            on_model=self.on_model,
+            recipe, toy.LAYOUT, self.initial, names, self.sink, self.folder, on_model=self.on_model
         )
         address = self.coordinator.start()
         for k, name in enumerate(names):
@@ -97,14 +89,6 @@ def _gone(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
-
-
-def test_a_coordinator_that_evaluates_asks_no_board_to(fleet: Fleet, sink: Memory) -> None:
-    """Boards would come to the same, in their own time."""
-    fleet.evaluate = lambda x, examples: Metrics(7.0, 10, {})
-    fleet.start(boards=2, rounds=2)
-    fleet.finish()
-    assert sink.evaluations() == {0: 7.0, 1: 7.0}
 
 
 @pytest.mark.slow  # whole runs through a coordinator are tests/e2e/test_forked.py's
