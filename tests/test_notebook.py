@@ -6,6 +6,7 @@ import functools
 import importlib
 import textwrap
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ import pytest
 import torch
 
 import edgegossip
+from edgegossip.fleet.launch import gossip
+from edgegossip.fleet.launch.fork_server import MODULES, OF_SCRIPTS, ForkServer
 from edgegossip.training.loader import Sampler
 from edgegossip.types import ConfigError, RunError
+from tests.e2e.command import Kept
 
 
 @pytest.mark.slow  # what failed is told as in tests/fleet/launch
@@ -82,6 +86,17 @@ JOB = """
 """
 
 
+@pytest.fixture
+def forks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What both runs in gossip fork their boards from, and the folder that the notebook has added
+    to sys.path before."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with ForkServer((*MODULES["gossip"], *OF_SCRIPTS), 1, tmp_path / "forks" / "log") as server:
+        monkeypatch.setattr(gossip, "start_fork_server", lambda run: Kept(server))
+        yield
+
+
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize(
     ("mode", "algorithm", "codec", "board"),
     [
@@ -90,12 +105,11 @@ JOB = """
     ],
 )
 def test_a_recipe_and_a_function_of_the_same_job_end_with_the_same_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, algorithm: str, codec: str, board: str
+    tmp_path: Path, mode: str, algorithm: str, codec: str, board: str
 ) -> None:
     """Bit for bit, on one thread; be settings keywords, sections or keys, of which the last one
     counts. The function refers to what is around it, as a cell of a notebook does, also to a module
     in a folder that only the notebook has added to sys.path; and it need not be a plain one."""
-    monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "same_job.py").write_text(textwrap.dedent(JOB))
     data = {"data.name": "same_job:data", "data.partition": "local", "data.classes": 3, "model.name": "same_job:net"}
     keys = {"local_steps": 3, "batch_size": 16, "lr": 0.1, "schedule": "constant", "weight_decay": 0.0}
@@ -114,9 +128,9 @@ def test_a_recipe_and_a_function_of_the_same_job_end_with_the_same_model(
         network__tls="off",
         codec={"name": codec, "params": {}},
         gossip__algorithm=algorithm,
-        runs=tmp_path,
+        runs=tmp_path / "runs",
     )
-    assert one.folder.parent == tmp_path and one.boards[-2:] == ("board-0", "board-1")
+    assert one.folder.parent == tmp_path / "runs" and one.boards[-2:] == ("board-0", "board-1")
     told = tomllib.loads((one.folder / "recipe.toml").read_text())
     assert (told["run"]["rounds"], told["run"]["nodes"], told["gossip"]["topology"]) == (6, 2, "complete")
     assert (told["codec"], told["gossip"]["algorithm"]) == ({"name": codec, "params": {}}, algorithm)
@@ -143,7 +157,7 @@ def test_a_recipe_and_a_function_of_the_same_job_end_with_the_same_model(
 
     settings = {"run.mode": mode, "run.rounds": 6, "network.tls": "off", "gossip.topology": "complete"}
     settings |= {"gossip.algorithm": algorithm, "codec.name": codec}
-    two = edgegossip.local(functools.partial(train, 0.1), settings, nodes=2, runs=tmp_path)
+    two = edgegossip.local(functools.partial(train, 0.1), settings, nodes=2, runs=tmp_path / "runs")
     for result in (one, two):
         assert result.summary["failed_nodes"] == [] and result.summary["rounds"] == 6
     a, b = (r.state_dict(board=board) if board else r.state_dict() for r in (one, two))

@@ -12,7 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from edgegossip.cli.main import main
+from edgegossip.fleet.launch.fork_server import ForkServer
 
 TIMEOUT_S = 180.0
 
@@ -35,6 +36,16 @@ def free_ports(count: int) -> list[int]:
 
 def free_port() -> int:
     return free_ports(1)[0]
+
+
+class Kept(nullcontext["Kept"]):
+    """A fork server in place of a run's own, which it does not end."""
+
+    def __init__(self, server: ForkServer) -> None:
+        super().__init__(self)
+        self.spawn = server.spawn
+
+    def close(self) -> None: ...
 
 
 @dataclass

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -39,7 +39,7 @@ from edgegossip.telemetry.run_folder import RunData, read_run
 from edgegossip.training import layout_of
 from edgegossip.types import ConfigError, PeerError, UsageError
 from lab.laws.laws import verify
-from tests.e2e.command import TIMEOUT_S, free_port, free_ports, in_this_process
+from tests.e2e.command import TIMEOUT_S, Kept, free_port, free_ports, in_this_process
 from tests.e2e.command import edgegossip as command
 from tests.e2e.network import Namespaces, first_namespace, needs_namespaces
 from tests.e2e.played import NODES, ROUNDS, played
@@ -89,17 +89,8 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
 @pytest.fixture
 def runs_fork_from_it(forks: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs that this process starts take their boards from there, too."""
-
-    class Kept(nullcontext):
-        spawn = forks.spawn
-
-        def __enter__(self) -> Kept:
-            return self
-
-        def close(self) -> None: ...
-
     for module in (coordinator, gossip):
-        monkeypatch.setattr(module, "start_fork_server", lambda run: Kept())
+        monkeypatch.setattr(module, "start_fork_server", lambda run: Kept(forks))
 
 
 @pytest.fixture
