@@ -157,7 +157,7 @@ def flower_superlink() -> None:
         watch(arrivals, control.report_handshake)
         cli.uvicorn = SimpleNamespace(run=_serve_tls)
     gc.collect()
-    gc.freeze()  # what is loaded stays: arrivals look for garbage often, and need not look at this
+    gc.freeze()  # what is loaded stays
     gc.enable()
     cli.flower_superlink()
 
@@ -609,6 +609,7 @@ def _serve_tls(app: Any, **options: Any) -> None:
     config.load()
     assert config.ssl is not None
     config.ssl.minimum_version = ssl.TLSVersion.TLSv1_3
+    gc.freeze()  # what has come since: arrivals look for garbage often, and need not look at this
     with suppress(KeyboardInterrupt):  # as `uvicorn.run` does
         uvicorn.Server(config).run()
 
