@@ -210,7 +210,7 @@ def _become_superlink(parent_pid: int, arguments: list[str]) -> None:
     if os.getppid() != parent_pid:
         raise SystemExit("the coordinator died before its SuperLink was up")
     sys.argv = ["flower-superlink", *arguments]
-    gc.disable()  # nothing that it loads is garbage, and looking for that takes a quarter of the time
+    gc.disable()  # nothing that it loads is garbage, and looking for that takes a tenth of the time
     from edgegossip.flower._private.superlink import flower_superlink
 
     flower_superlink()
