@@ -497,7 +497,11 @@ class _Run:
     def _await_rest(self) -> None:
         """Run until all rest and nothing is on its way any more."""
         world = self._world
-        if all(n.idle for n in self._live()):
+        assert world.last_round is not None
+        restless = [n.index for n in self._live() if world.algorithm.round(n.state) > world.last_round + 2]
+        if restless:
+            world.violate("end", restless[0], f"goes on beyond round {world.last_round}, the last one")
+        elif all(n.idle for n in self._live()):
             world.clock.after(self._deadline_s + 1.0, self._conclude)
         else:
             world.clock.after(0.5, self._await_rest)
