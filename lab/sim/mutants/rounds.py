@@ -144,7 +144,7 @@ MUTANTS = (
         ("dpsgd:max_ahead=1", "choco-sgd:max_ahead=1", "sgp:max_ahead=1"),
         (
             Edit(SYNCHRONOUS + "_claim", "test _ahead", "False"),
-            Edit(SYNCHRONOUS + "_skip_to", "Call _enter", "$0($1, min($2, s.round), $3)"),
+            Edit(SYNCHRONOUS + "_skip_to", "Call _enter", "$0($1, min($2, s.round - 1), $3)"),
         ),
         {"faults": "all,empty-disk=2,delay=3", "rounds": 16},
     ),

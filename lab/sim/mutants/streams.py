@@ -54,7 +54,7 @@ MUTANTS = (
         "a session that is opened after a round's last answer gets no full state in the next round either",
         PUSH_SUM,
         (Edit(SYNCHRONOUS + "_enter", "stmt _send_owed_states", "states = []"),),
-        {"faults": "replay=0.3,duplication=0.6,empty-disk=3", "rounds": 4, "deadline_s": 4.0},
+        {"faults": "replay=0.3,duplication=0.6,empty-disk=3,reorder=0.3", "rounds": 6, "deadline_s": 4.0},
     ),
     Mutant(
         "any-weight-of-a-full-state-believed",

@@ -43,8 +43,8 @@ def test_a_flooded_node_keeps_what_it_may_and_no_more(name: str, monkeypatch: py
         topology=Named("complete"),
         codec=Named("fp32"),
         nodes=3,
-        rounds=6,
-        faults="byzantine-flood=1@0-4:1",
+        rounds=8,
+        faults="byzantine-flood=1@0-6:1",
     )
     outcome = run_schedule(draw(1, options))
     assert not outcome.violations and outcome.seen["byzantine-flood"] > 5
