@@ -226,7 +226,8 @@ class Synchronous(Sessions):
         messages.check_same_run(s.view, view)
         back = {j for j, name in enumerate(view.members) if name in s.view.down - view.down}
         gone = {j for j, name in enumerate(view.members) if name in view.down - s.view.down}
-        claims = {j: r for j, r in s.claims.items() if view.members[j] not in view.down}
+        claims = {j: claim for j, claim in s.claims.items() if view.members[j] not in view.down | s.view.down}
+        claimed = [key for key in self.in_keys(s) if key[0] in s.claims]
         costs = {j: self._reliance(s, j).miss() for j in gone.intersection(self._missing(s))}
         s = replace(
             s,
@@ -236,11 +237,15 @@ class Synchronous(Sessions):
             reliance={**s.reliance, **costs} if costs else s.reliance,
         )
         s, hellos = self._on_peers_up(self._on_peers_down(s, gone), back)
-        if gone:  # of those that are left, they may be enough by now
-            s, more = self.open_sessions(s, [key for key in self.in_keys(s) if key[0] in claims])
+        if gone or back:  # of those that are left they may be enough by now; who came back says it again
+            s, more = self.open_sessions(s, claimed)
             hellos = [*hellos, *more]
         if s.stepped is None:
             return s, hellos
+        if s.stepped.waits_s is not None and self._relied(s):
+            s = replace(s, stepped=replace(s.stepped, waits_s=None))
+            hellos = [*hellos, SetTimer(view.deadline_s)]
+        assert s.stepped is not None
         sent = s.stepped.sent
         s, sends = self._send(s, [j for j in s.ctx.neighbours.out if j in back and j not in sent], advance=False)
         s, actions = self._proceed(s)
@@ -294,9 +299,11 @@ class Synchronous(Sessions):
 
     def _silent(self, s: State) -> Iterator[int]:
         """Yield in-neighbours that are up, of whom there is no news that is new enough, and no
-        refused message either."""
+        refused message either; of those that may cost a deadline, unless there was nobody to rely
+        on when the round began to wait, which is not for as long."""
+        assert s.stepped is not None
         oldest, in_, phase = s.round - self.staleness, s.in_, self._phase(s, s.round)
-        for j in self._relied(s) or s.ctx.awaited:
+        for j in self._relied(s) if s.stepped.waits_s is None else s.ctx.awaited:
             if j not in s.refused and in_.get((j, phase), NO_IN_EDGE).round < oldest:
                 yield j
 
@@ -396,7 +403,7 @@ class Synchronous(Sessions):
                 s, more = self._drain(s, sender)
                 actions += more
             return s, actions
-        frames, inbox = s.inbox.take(s.round)
+        frames, inbox = s.inbox.take(s.round - self.staleness, s.round)
         s = replace(s, inbox=inbox)
         for sender, frame in frames.items():
             s, more = self._take_pending(s, sender, frame)
@@ -613,7 +620,9 @@ class Synchronous(Sessions):
         """Return the round before the last that j sent a message of, if the last is beyond `limit`
         and that one next to it."""
         by_round = {f.round: f for f in s.inbox.of(j)}
-        *_, before, last = (-1, -1, *sorted(by_round))
+        if len(by_round) < 2:
+            return None
+        *_, before, last = sorted(by_round)
         if last <= limit or before <= limit - s.view.topology.period:
             return None
         return before if self._decodes(s, by_round[before]) and self._decodes(s, by_round[last]) else None
@@ -629,22 +638,26 @@ class Synchronous(Sessions):
 
     def _claim(self, s: State, sender: int, round: Round, model: Vec) -> Outcome:
         """Take note that a neighbour finds us far behind; once enough of them do, take over the
-        last one's model, unless another has come by far less. Where neighbours may lie, the
-        nearest: it is no farther off than an honest one."""
+        last one's model, unless it has come by far less or by far more than they. Where neighbours
+        may lie, the nearest: it is no farther off than an honest one."""
         name = s.view.members[sender]
         messages.require_proportion(name, model, self.scheme.model(s.math), s.view.layout, s.ctx.ahead(round))
         if round <= s.round + self._ahead(s, s.bare):  # not any more
             return self._proceed(s)
         s = replace(s, claims={**s.claims, sender: (round, model if self.scheme.malicious else None)})
         claims = {j: s.claims[j] for j in self._alive(s) if j in s.claims}
-        most = min((round for round, _ in claims.values()), default=round) + self._ahead(s)
-        if not self._lead(s, {j: round for j, (round, _) in claims.items()}):
+        rounds = {j: round for j, (round, _) in claims.items()}
+        # The latest round that enough of them say to be in or beyond, and those about as far.
+        led = [r for r in rounds.values() if self._lead(s, {j: other for j, other in rounds.items() if other >= r})]
+        if not led:
             return self._proceed(s)
+        least = max(led)
+        most = least + self._ahead(s)
         if self.scheme.malicious:
             own = self.scheme.model(s.math)
-            near = [(j, *claim) for j, claim in claims.items() if claim[0] <= most]
+            near = [(j, *claim) for j, claim in claims.items() if least <= claim[0] <= most]
             sender, round, model = min(near, key=lambda claim: float(np.linalg.norm(claim[2] - own)))
-        elif round > most:
+        elif not least <= round <= most:
             return self._proceed(s)
         s, actions = self._skip_to(s, round, model)
         return s, [Adopted(s.view.members[sender], round), *actions]

@@ -217,9 +217,9 @@ class PendingMessages:
         rest = {j: kept for j, kept in self.frames.items() if j != sender}
         return PendingMessages({**rest, sender: frames} if frames else rest)
 
-    def take(self, round: Round) -> tuple[dict[int, Frame], PendingMessages]:
-        """Return the frames of this round by sender (in order of their index), and the messages of
-        later ones."""
-        now = {j: f for j in sorted(self.frames) for f in self.frames[j] if f.round == round}
+    def take(self, oldest: Round, round: Round) -> tuple[dict[int, Frame], PendingMessages]:
+        """Return the newest frames of these rounds by sender (in order of their index), and the
+        messages of later ones."""
+        now = {j: f for j in sorted(self.frames) for f in self.frames[j] if oldest <= f.round <= round}
         later = {j: tuple(f for f in kept if f.round > round) for j, kept in self.frames.items()}
         return now, PendingMessages({j: kept for j, kept in later.items() if kept})

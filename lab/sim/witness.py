@@ -80,6 +80,7 @@ class Observation:
     newest: dict[int, set[Round]] = field(default_factory=dict)  # by sender: rounds of the messages that it took in
     offers: dict[int, Round] = field(default_factory=dict)  # by sender: the round of the model it offered last
     offered_in: Round = -1  # its own round, at the last offer
+    asks: bool = False  # somebody went or came, so those that offered are asked again
     stepped_s: float = math.inf  # on its own clock: when its update was used
     open: Round | None = None  # its round, since then
     given_up: set[int] = field(default_factory=set)  # before that round, or in it: suspected, or gone
@@ -142,7 +143,8 @@ class Witness:
         if seen.nothing:
             text = "trains, though it came again with nothing and nobody is there to take a model from"
             self._check("alone", i, text if all(detector.knows_down(i, j) for j in detector.peers[i]) else None)
-        if self._rounds and not self._malicious:
+        asks, seen.asks = seen.asks, False
+        if self._rounds and not (self._malicious or asks):
             led, alive = self._offered(node, self._algorithm.round(node.state) + self._ahead)
             text = f"trains, though {led} of {sorted(alive)}, far ahead, have offered their models"
             self._check("behind", i, text if 2 * len(led) > len(alive) else None)
@@ -246,6 +248,7 @@ class Witness:
         """A peer went away: who waited for it has waited in vain, and what it offered is void."""
         seen.given_up.add(peer)
         seen.offers.pop(peer, None)
+        seen.asks = True
         if (seen.open is not None and seen.open not in seen.newest.get(peer, ())) or self._overlaps:
             seen.patience.setdefault(peer, Patience()).went()
 

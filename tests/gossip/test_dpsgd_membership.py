@@ -286,6 +286,82 @@ def test_who_offered_is_asked_again_once_the_others_are_gone(make_fleet: Any) ->
     assert fleet.rounds[0] == 20
 
 
+def test_an_offer_of_one_that_counts_as_down_is_void_once_it_is_back(make_fleet: Any) -> None:
+    """Two of three would lead a newcomer."""
+    fleet = make_fleet("complete", nodes=4)
+    first, second, third = offers_to_a_newcomer(fleet, (1, 2, 3), 20)
+    fleet.down(0, fleet.members.index(first.sender))
+    fleet.hand(0, first)
+    fleet.down(0)
+    fleet.hand(0, second)
+    assert fleet.rounds[0] == 0
+    fleet.hand(0, third)
+    assert fleet.rounds[0] == 20
+
+
+def test_one_that_stands_still_far_ahead_does_not_bar_those_that_go_on(make_fleet: Any) -> None:
+    fleet = make_fleet("complete", nodes=5)
+    offers = offers_to_a_newcomer(fleet, (1, 2, 3, 4), 20)
+    beyond = 21 + fleet.algorithm._ahead(fleet.states[0])
+    for k, offer in enumerate(offers):
+        assert fleet.rounds[0] == 0
+        fleet.hand(0, offer if k == 0 else replace(offer, frame=replace(offer.frame, round=beyond)))
+    assert fleet.rounds[0] == beyond
+
+
+def test_one_message_far_ahead_is_not_enough_where_far_is_less_than_a_period(make_fleet: Any) -> None:
+    fleet = make_fleet("one-peer-exponential", nodes=8, max_ahead=1)
+    sender = fleet.topology.neighbours(0, 2).in_[0]
+    assert fleet.hand(0, ahead(fleet, sender, 2)) == [] and fleet.rounds[0] == 0
+
+
+def without(fleet: Any, to: int, sender: int) -> None:
+    """Lose what one has sent another."""
+    fleet.mail[:] = [mail for mail in fleet.mail if (mail[0], mail[1].sender) != (to, fleet.members[sender])]
+
+
+def spend(fleet: Any) -> None:
+    """Have board-1 let two deadlines of node 0 pass."""
+    fleet.say_hello()
+    for _ in range(2):
+        fleet.step_all()
+        without(fleet, 0, 1)
+        fleet.deliver_all()
+        assert [a.node for a in fleet.tick(0) if isinstance(a, Suspect)] == ["board-1"]
+        fleet.deliver_all()
+
+
+def test_who_has_used_up_patience_is_not_waited_for_once_the_others_are_gone(make_fleet: Any) -> None:
+    fleet = make_fleet("ring", nodes=4)
+    spend(fleet)
+    fleet.step(0, ZERO)
+    assert fleet.algorithm.waiting_for(fleet.states[0]) == ("board-3",)
+    assert RoundDone in kinds(fleet.down(0, 3)) and not fleet.algorithm.waiting_for(fleet.states[0])
+
+
+def test_who_comes_back_while_only_such_are_there_gets_a_whole_deadline(make_fleet: Any) -> None:
+    fleet = make_fleet("ring", nodes=4)
+    spend(fleet)
+    fleet.down(0, 3)
+    timers = [a for a in fleet.step(0, ZERO) if isinstance(a, SetTimer)]
+    assert [a.after_s for a in timers] == [1.0]
+    timers = [a for a in fleet.down(0) if isinstance(a, SetTimer)]
+    assert [a.after_s for a in timers] == [fleet.states[0].view.deadline_s]
+    assert fleet.algorithm.waiting_for(fleet.states[0]) == ("board-3",)
+    assert [a.node for a in fleet.tick(0) if isinstance(a, Suspect)] == ["board-3"]
+
+
+def test_who_is_led_on_uses_the_news_that_is_new_enough(make_fleet: Any) -> None:
+    fleet = make_fleet("complete", nodes=5, max_ahead=1, staleness=2)
+    fleet.hand(0, ahead(fleet, 4, 8))
+    for sender in (1, 2, 3):
+        for round in (9, 10):
+            fleet.hand(0, ahead(fleet, sender, round))
+    assert fleet.rounds[0] == 9
+    fleet.step(0, ZERO)
+    assert fleet.rounds[0] == 10
+
+
 def test_an_early_message_that_turns_out_bad_is_suspect_and_not_waited_for(make_fleet: Any) -> None:
     fleet = make_fleet("ring", nodes=3)
     early = ahead(fleet, 1, 1)
