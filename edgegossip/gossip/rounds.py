@@ -237,8 +237,8 @@ class Synchronous(Sessions):
             reliance={**s.reliance, **costs} if costs else s.reliance,
         )
         s, hellos = self._on_peers_up(self._on_peers_down(s, gone), back)
-        if gone or back:  # of those that are left they may be enough by now; who came back says it again
-            s, more = self.open_sessions(s, claimed)
+        for key in claimed if gone or back else ():  # those that are left may be enough by now
+            s, more = self._ask(s, key)
             hellos = [*hellos, *more]
         if s.stepped is None:
             return s, hellos

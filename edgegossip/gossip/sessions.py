@@ -125,10 +125,7 @@ class Sessions(GossipAlgorithm[State]):
         if Aux.SESSION not in frame.aux:
             if key not in self.in_keys(s):
                 raise PeerError(f"{name} sends nothing to {s.view.node}, and asked for a session")
-            challenge = frame.aux.get(Aux.CHALLENGE)
-            if self._must_open(s, key):
-                return self.open_sessions(s, [key], challenge)
-            return s, self._hello_for_session(s, key, challenge)
+            return self._ask(s, key, frame.aux.get(Aux.CHALLENGE))
         if key not in self.out_keys(s):
             raise PeerError(f"{name} opened a stream that {s.view.node} does not send")
         behind = frame.round + self._ahead(s, Aux.MODEL in frame.aux) < s.round
@@ -137,13 +134,15 @@ class Sessions(GossipAlgorithm[State]):
             return self._session_opened(s, key, frame, session, behind)
         return self._send_state(s, key, session, behind) if behind else (s, [])
 
-    def _must_open(self, s: State, key: Key) -> bool:
-        """Tell whether a sender that knows of no session needs a new one, or only to hear again of
-        the one that is being opened. Of that there must be nothing yet: it would be of a process
-        that is gone, which may have sent something else."""
+    def _ask(self, s: State, key: Key, challenge: float | None = None) -> Outcome:
+        """Ask for a new session of a stream, or again for the one that is being opened. Of that
+        there must be nothing yet: it would be of a process that is gone, which may have sent
+        something else."""
         edge = s.in_edge(key)
         kept = any(f.aux.get(Aux.SESSION) == edge.opening for f in s.inbox.of(key[0]))
-        return not edge.opening or kept or edge.parts_of[0] == edge.opening
+        if not edge.opening or kept or edge.parts_of[0] == edge.opening:
+            return self.open_sessions(s, [key], challenge)
+        return s, self._hello_for_session(s, key, challenge)
 
     def _session_opened(self, s: State, key: Key, frame: Frame, session: int, behind: bool) -> Outcome:
         """Judge a receiver's HELLO with a session: believe it or not, note it, answer it."""

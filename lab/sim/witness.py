@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from edgegossip.engine.events import Accepted, Arrived, Log
 from edgegossip.engine.node import Stage
@@ -80,6 +81,7 @@ class Observation:
     newest: dict[int, set[Round]] = field(default_factory=dict)  # by sender: rounds of the messages that it took in
     offers: dict[int, Round] = field(default_factory=dict)  # by sender: the round of the model it offered last
     offered_in: Round = -1  # its own round, at the last offer
+    asked: int = -1  # whom it asked for an exchange last
     asks: bool = False  # somebody went or came, so those that offered are asked again
     stepped_s: float = math.inf  # on its own clock: when its update was used
     open: Round | None = None  # its round, since then
@@ -183,7 +185,7 @@ class Witness:
         seen, frame = self._seen[node.index], accepted.frame
         seen.nothing = seen.nothing and not len(frame.body)
         if frame.kind is Kind.STATE:
-            if Aux.MODEL in frame.aux:
+            if Aux.MODEL in frame.aux and _late(accepted.after) == _late(accepted.before):
                 seen.offers[sender], seen.offered_in = frame.round, self._algorithm.round(accepted.before)
         elif frame.kind is not Kind.HELLO:
             if self._rounds:
@@ -215,6 +217,7 @@ class Witness:
     def _chosen(self, node: Node, to: int, round: Round) -> None:
         """It asks a peer for an exchange. A process that plays a round again chooses as the one
         before did, which says nothing new."""
+        self._seen[node.index].asked = to
         if (node.index, round) in self._begun:
             return
         self._begun.add((node.index, round))
@@ -274,7 +277,10 @@ class Witness:
                 return f"it has waited for {waited_s:.3f} s"
             news = rounds & set(range(round - self._staleness, round + 1))
             return f"it has taken in its message of round {max(news)}" if news else ""
-        return ""
+        if line.fields["cause"] == "refused":
+            return "it does not lie"
+        asked = node.view.members[seen.asked]
+        return f"it has asked {asked}" if line.fields["peer"] != asked else ""
 
     def arrived(self, sender: int, arrived: Arrived) -> None:
         """One of its messages is acknowledged. While it waited for the one before it, it took no
@@ -324,6 +330,13 @@ class Witness:
         for (i, j), heard in self._heard.items():
             if i in live and j in live:
                 self._check("shut-out", i, None if heard else f"has not heard {j} in any of the last rounds")
+
+
+def _late(state: Any) -> int:
+    """Return how many messages the algorithm inside all wrappers has dropped as late."""
+    while (inner := getattr(state, "inner", None)) is not None:
+        state = inner
+    return int(getattr(state, "late", 0))
 
 
 def scheme_of(algorithm: object) -> object:

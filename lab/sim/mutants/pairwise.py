@@ -8,6 +8,26 @@ ADPSGD = "edgegossip.gossip.adpsgd:"
 
 MUTANTS = (
     Mutant(
+        "another-peer-blamed",
+        "who is said not to answer is another than was asked",
+        ("ad-psgd",),
+        (
+            Edit(
+                ADPSGD + "AdPsgd.tick",
+                "Call Suspect",
+                "$0(s.view.members[(s.waiting + 1) % len(s.view.members)], $2, $3, $4, $5)",
+            ),
+        ),
+        {"faults": "all,loss=0.3,crash=2"},
+    ),
+    Mutant(
+        "kept-message-refused",
+        "a message that came early is refused once its round has come",
+        ("dpsgd", "choco-sgd"),
+        (Edit("edgegossip.gossip.rounds:Synchronous._take_pending", "stmt take", "raise PeerError('no')"),),
+        {"faults": "all,slow=2"},
+    ),
+    Mutant(
         "request-averaged-twice",
         "a request that comes again is averaged again",
         ("ad-psgd",),
