@@ -159,7 +159,7 @@ MUTANTS = (
         "returning-node-not-told",
         "a neighbour that came back does not get the message of the round in progress",
         ("dpsgd", "choco-sgd", "sgp"),
-        (Edit(SYNCHRONOUS + "membership", "BoolOp", "False"),),
+        (Edit(SYNCHRONOUS + "membership", "BoolOp 2", "False"),),
         {"faults": "all,flapping"},
         unseen=(
             "It costs the one that came back a deadline, and no more: a neighbour that is up and silent is left out as always."
