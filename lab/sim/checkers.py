@@ -70,7 +70,7 @@ RULES: Mapping[str, str] = {
     "catch-up": "once all is well, everybody gets to the same round",
     "left-out": "once all is well, nobody is left out of a round",
     "shut-out": "no honest board is shut out for good; a refused one is neither counted nor sent to",
-    "blame": "who is said to be silent is",
+    "blame": "who is said to be silent is, and whose message is refused lies",
     "patience": "no neighbour costs more than two deadlines, and one more each time it has sent twice as much; "
     "until then it is waited for",
     "fair": "nobody among those who are up is chosen more often than others",
