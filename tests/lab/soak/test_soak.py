@@ -54,6 +54,13 @@ def test_growth_is_told(quantity: str, values: list[float]) -> None:
     assert not any(text.startswith("b: ") for text in wrong)
 
 
+@pytest.mark.parametrize(("each", "told"), [(0, False), (1, True)])
+def test_descriptors_swing_with_every_kill(each: int, told: bool) -> None:
+    """Told is one that each kill leaves behind."""
+    held = [(39.0, 51.0, 47.0)[kill % 3] + each * kill for kill in range(24) for _ in range(SAMPLES // 24)]
+    assert bool(judge(quiet(descriptors=held))[1]) == told
+
+
 def test_a_small_leak_of_all_is_told() -> None:
     leaking = {"rss_bytes": noisy(250 * MIB, per_sample=0.002 * MIB)}  # 0.7 MiB an hour: less than one process's noise
     _, wrong = judge({str(k): leaking for k in range(8)})
