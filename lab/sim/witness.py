@@ -81,6 +81,7 @@ class Observation:
     newest: dict[int, set[Round]] = field(default_factory=dict)  # by sender: rounds of the messages that it took in
     offers: dict[int, Round] = field(default_factory=dict)  # by sender: the round of the model it offered last
     offered_in: Round = -1  # its own round, at the last offer
+    bare: bool = False  # it had nothing at the last offer, so that less is far
     asked: int = -1  # whom it asked for an exchange last
     asks: bool = False  # somebody went or came, so those that offered are asked again
     stepped_s: float = math.inf  # on its own clock: when its update was used
@@ -185,8 +186,10 @@ class Witness:
         seen, frame = self._seen[node.index], accepted.frame
         seen.nothing = seen.nothing and not len(frame.body)
         if frame.kind is Kind.STATE:
-            if Aux.MODEL in frame.aux and _late(accepted.after) == _late(accepted.before):
+            before, after = _innermost(accepted.before), _innermost(accepted.after)
+            if Aux.MODEL in frame.aux and getattr(after, "late", 0) == getattr(before, "late", 0):
                 seen.offers[sender], seen.offered_in = frame.round, self._algorithm.round(accepted.before)
+                seen.bare = getattr(before, "bare", False)
         elif frame.kind is not Kind.HELLO:
             if self._rounds:
                 seen.newest.setdefault(sender, set()).add(frame.round)
@@ -196,9 +199,11 @@ class Witness:
 
     def adopted(self, node: Node) -> None:
         """It took over a model: where there are rounds, half of its neighbours must have offered
-        theirs, of a round that is far ahead for one that came with nothing."""
+        theirs, of a round that is far ahead of its own."""
         if not self.pairs:
-            near = self._seen[node.index].offered_in - self._overlaps + min(self._ahead, len(self._senders) + 1)
+            seen = self._seen[node.index]
+            far = min(self._ahead, len(self._senders) + 1) if seen.bare else self._ahead
+            near = seen.offered_in - self._overlaps + far
             led, alive = self._offered(node, near)
             text = f"took over a model that {led} of {sorted(alive)}, far ahead, had offered"
             self._check("led", node.index, text if 2 * len(led) < len(alive) else None)
@@ -332,11 +337,11 @@ class Witness:
                 self._check("shut-out", i, None if heard else f"has not heard {j} in any of the last rounds")
 
 
-def _late(state: Any) -> int:
-    """Return how many messages the algorithm inside all wrappers has dropped as late."""
+def _innermost(state: Any) -> Any:
+    """Return the state of the algorithm inside all wrappers."""
     while (inner := getattr(state, "inner", None)) is not None:
         state = inner
-    return int(getattr(state, "late", 0))
+    return state
 
 
 def scheme_of(algorithm: object) -> object:

@@ -260,6 +260,13 @@ MUTANTS = (
         {"topology": "ring", "nodes": 6, "rounds": 40, "deadline_s": 30.0, "faults": "crash@5-20:1"},
     ),
     Mutant(
+        "led-as-with-nothing",
+        "a node with a model is led as soon as one with nothing",
+        ("dpsgd", "choco-sgd", "sgp"),
+        (Edit(SYNCHRONOUS + "_ahead", "IfExp", "min(most, topology.n + 1)"),),
+        {"faults": "all,pause"},
+    ),
+    Mutant(
         "claims-of-an-earlier-round",
         "who offered its model in an earlier round counts, however near it is by now",
         ("dpsgd", "choco-sgd", "sgp"),
