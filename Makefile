@@ -51,7 +51,7 @@ SLOW_laws := tests/codecs tests/gossip tests/engine tests/conformance
 SLOW_machines := tests/native tests/fuzz tests/fleet tests/deploy tests/checkpoint tests/update tests/test_packaging.py
 SLOW_browser := tests/report tests/test_documentation.py tests/test_code_blocks.py tests/test_python_page.py
 SLOW_rest := tests $(foreach part,runs simulator laws machines browser,$(SLOW_$(part):%=--ignore=%))
-SLOW_examples := tests -m "hypothesis and not slow" --hypothesis-profile=explore
+SLOW_examples := tests -m "hypothesis and not slow"
 SLOW = $(if $(PART),$(SLOW_$(PART)),tests)
 
 .PHONY: help demo docs test test-slow image-smoke fuzz arm-cost lint types bytecode format install wheel wheel-smoke sbom locks clean
@@ -73,8 +73,8 @@ test: $(ALL) ## formatting, lint, types, import rule, tests and branch coverage
 test-slow: $(ALL) ## the tests that take long or need a developer's tools, all or one part: PART=simulator, see Makefile
 	@[ -n '$(SLOW)' ] || { echo "PART=$(PART): no such part; there are $(PARTS)" >&2; exit 1; }
 	@[ -n "$(filter-out runs,$(PART))" ] || $(call step,Flower's simulation engine,simulation) $(LOCKED) -r locks/simulation.txt
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --durations=20 $(SLOW)
-	@[ -n "$(PART)" ] || OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=20 $(SLOW_examples)
+	@OMP_NUM_THREADS=1 $(if $(filter examples,$(PART)),HYPOTHESIS_PROFILE=explore) $(BIN)/python -m pytest -m slow --durations=20 $(SLOW)
+	@[ -n "$(PART)" ] || $(MAKE) --no-print-directory test-slow PART=examples
 
 image-smoke: $(ALL) ## an image from nothing to a training board, emulated; needs root; goes on at the stage where it stopped
 	@$(BIN)/python -m lab.smoke $(SMOKE)

@@ -74,6 +74,24 @@ def test_a_tag_has_the_notes_of_its_version(tmp_path):
     assert subprocess.run(["bash", "-euc", script], cwd=tmp_path, env=env | {"GITHUB_REF_NAME": "v9.9"}).returncode
 
 
+def test_the_slow_tests_have_the_same_parts_each_week_as_in_the_makefile():
+    """Any other is refused, with their names; in the part `examples` all that is drawn is drawn
+    anew."""
+
+    def make(*words):
+        command = ["make", "test-slow", "ALL=", "BIN=nowhere", *words]  # nothing is installed or run
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+    slow = yaml.safe_load((ROOT / ".github/workflows/slow.yml").read_text())["jobs"]["slow"]
+    parts = json.loads(re.search(r"'(\[\".*\])'", slow["strategy"]["matrix"]["part"]).group(1))
+    assert "if" not in slow and not any("if" in step for step in slow["steps"])
+    refused = make("PART=lawz")
+    assert "nowhere" not in refused.stderr and f"no such part; there are {' '.join(parts)}\n" in refused.stderr
+    assert refused.returncode != 0
+    drawn_anew = ["HYPOTHESIS_PROFILE=explore" in make("--dry-run", f"PART={part}").stdout for part in parts]
+    assert drawn_anew == [part == "examples" for part in parts]
+
+
 LOCKS = sorted((ROOT / "locks").glob("*.txt"))
 
 
