@@ -26,7 +26,16 @@ from edgegossip.training.script import ScriptWorkload
 from edgegossip.types import UsageError
 from tests.training.conftest import Start
 
-REGRESSION = """
+
+class Script(str):
+    """Is the text of a script, in which nothing is replaced that is not there."""
+
+    def replace(self, *change: Any) -> Script:
+        assert change[0] in self
+        return Script(super().replace(*change))
+
+
+REGRESSION = Script("""
     import torch
     from torch import nn
     import edgegossip
@@ -48,7 +57,7 @@ REGRESSION = """
             scheduler.step()
             run.exchange(loss=loss.item(), examples=64, metrics={"noise": float(torch.rand(()))})
     print("ended", run.round)
-"""
+""")
 
 
 def rounds(workload: ScriptWorkload, x: np.ndarray, begin: int, end: int) -> tuple[np.ndarray, list[Any]]:
@@ -152,7 +161,7 @@ def test_what_stays_on_the_board_is_kept_with_its_state(start: Start) -> None:
     assert np.array_equal(x, y) and rest[-1].loss == updates[-1].loss
 
 
-FROZEN = """
+FROZEN = Script("""
     import torch
     from torch import nn
     import edgegossip
@@ -172,7 +181,7 @@ FROZEN = """
             for slow, fast in zip(model["teacher"].parameters(), model["head"].parameters()):
                 slow.lerp_(fast, 0.5)
         run.exchange(loss=loss.item())
-"""
+""")
 
 
 def test_a_parameter_that_is_unfrozen_later_is_named_unless_it_is_kept(start: Start) -> None:
