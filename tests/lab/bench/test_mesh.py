@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 from edgegossip.types import HostError
-from lab.bench import mesh, mesh_cases
+from lab.bench import mesh, mesh_cases, mesh_peers
 from lab.bench.__main__ import bench
 from lab.bench.mesh_cases import Fleet
 
@@ -73,10 +74,27 @@ def test_two_processes_exchange_what_they_are_told_to(kind):
             ends = fleet.ring(3, 100_000)
             assert [sorted(e) == e and len(e) == 3 for e in ends] == [True, True]
         if kind == "member-2":  # the mesh, and the members of a run on it
-            assert all(cpu_s < 1.0 for cpu_s in fleet.all("idle", seconds=0.2))
+            fleet.all("idle", seconds=0.2)  # which fails unless both are here
             fleet.workers[0].order("send_frames", to="p01", frames=1, size=0)
             with pytest.raises(HostError, match="failed: UsageError"):
                 fleet.workers[0].answer()
+
+
+def test_who_is_idle_waits_for_as_long_as_a_node_does(monkeypatch):
+    """The clock goes on only where it waits; each time it wakes costs a quarter of a second."""
+    waits = []
+
+    class Silent:
+        address = ""
+
+        def incoming(self, timeout_s):
+            waits.append(timeout_s)
+            assert len(waits) <= 5, waits
+
+    clock = SimpleNamespace(monotonic=lambda: sum(waits), process_time=lambda: len(waits) / 4)
+    monkeypatch.setattr(mesh_peers, "time", clock)
+    assert mesh_peers.MeshPeer("p00", Silent()).idle(12.0) == 0.75
+    assert waits == [5.0, 5.0, 2.0]
 
 
 @pytest.mark.slow  # each kind of fleet that it measures is played above
