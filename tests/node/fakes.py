@@ -27,7 +27,6 @@ class MemoryTransport:
     peers: dict[NodeId, MemoryTransport] = field(default_factory=dict)
     events: queue.Queue[TransportEvent] = field(default_factory=queue.Queue)
     closed: list[tuple[NodeId, str]] = field(default_factory=list)
-    acknowledge_after_s: float = 0.0
     frame_ids: int = 0
     came_bytes: int = 0
     to_come_bytes: int = 0
@@ -40,7 +39,7 @@ class MemoryTransport:
             return self.frame_ids
         self.peers[to].events.put(Received(self.node, data))
         receipt = SendReceipt(self.frame_ids, to, len(data), len(data) + 20, 0.0, 0.0, 0.0)
-        threading.Timer(self.acknowledge_after_s, self.events.put, [receipt]).start()
+        threading.Timer(0.0, self.events.put, [receipt]).start()
         return self.frame_ids
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
