@@ -6,13 +6,15 @@ import time
 from dataclasses import replace
 
 from edgegossip.mesh import GrpcTransport, MeshLimits
+from edgegossip.mesh.base import Received, SendReceipt
 from edgegossip.telemetry.sockets import SocketMeter, SocketTotals
 from tests.mesh.fleet import TestFleet
 from tests.mesh.security.support import LIMITS, left
-from tests.mesh.support import RUN, connect_all, until
+from tests.mesh.support import RUN, connect_all, until, wait_for
 
 HASTE = 10.0  # their silences are so many times shorter than a board's
-SAID = 3000  # bytes, of more than one question and answer
+RECEIPTS = 500  # bytes, more than of the acknowledgements that follow a frame, fewer than of a question
+SAID = 3000  # of more than one question and answer
 
 
 def sample(meter: SocketMeter) -> SocketTotals:
@@ -28,9 +30,12 @@ def test_boards_that_send_no_frames_say_little_and_nothing_once_they_let_go(flee
     a, b = (GrpcTransport(name, RUN, limits=limits, security=fleet.security(name)) for name in "ab")
     with a, b:
         connect_all([a, b], ["a", "b"])
-        time.sleep(0.3)  # what opens a connection is over
+        for source, name, target in ((a, "b", b), (b, "a", a)):
+            source.send(name, [b"what opens a connection has come before"])
+            wait_for(source, SendReceipt)
+            wait_for(target, Received)
         meter = SocketMeter()
-        until(lambda: sample(meter).sent_link_bytes, "they ask each other whether they are there")
+        until(lambda: sample(meter).sent_link_bytes > RECEIPTS, "they ask each other whether they are there")
         first, since_s = sample(meter).sent_link_bytes, time.monotonic()
         until(lambda: sample(meter).sent_link_bytes > first + SAID, "they ask again and again")
         said = sample(meter)
