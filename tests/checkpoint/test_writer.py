@@ -4,7 +4,6 @@ reported and holds nobody."""
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +42,19 @@ class Events(list[tuple[str, str]]):
 class Times(Threads):
     def __init__(self, now: list[float]) -> None:
         self.now = lambda: now[0]  # type: ignore[method-assign]
+
+
+class Pauses(threading.Condition):
+    """Says when the thread that writes waits for a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if timeout is not None and threading.current_thread() is not threading.main_thread():
+            self.begun.set()
+        return super().wait(timeout)
 
 
 class Waits(threading.Condition):
@@ -87,12 +99,13 @@ def test_the_newest_wins_and_nobody_waits_within_the_slack() -> None:
 
 def test_short_rounds_are_not_written_one_by_one() -> None:
     disk = FakeDisk()
-    _, writer = make(disk, slack_s=1.0, threads=Times([0.0]))  # no time passes between the rounds
+    threads, pauses = Times([0.0]), Pauses()  # no time passes between the rounds
+    threads.condition = lambda: pauses  # type: ignore[method-assign]
+    _, writer = make(disk, slack_s=1.0, threads=threads)
     writer.offer(1, "one")
     assert writer.flush(PATIENCE_S)
     writer.offer(2, "more")
-    time.sleep(0.02)
-    assert writer.durable == 1
+    assert pauses.begun.wait(PATIENCE_S) and writer.durable == 1
     for round in range(3, 10):
         writer.offer(round, "more")
     assert writer.close(PATIENCE_S)
