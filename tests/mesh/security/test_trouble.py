@@ -7,7 +7,6 @@ import errno
 import os
 import socket
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from edgegossip.security.identity import CERTIFICATE
 from edgegossip.security.limits import endpoint
 from edgegossip.types import HostError
 from tests.mesh.security.support import LIMITS, admission_handshake, dial, ended, left, others
-from tests.mesh.support import PATIENCE_S, RUN, connect_all, wait_for
+from tests.mesh.support import PATIENCE_S, RUN, connect_all, until, wait_for
 
 
 class NoneLeft(socket.socket):
@@ -128,5 +127,12 @@ def test_a_certificate_that_ends_during_a_run_is_told_of_once(fleet, monkeypatch
         end_s = certificate_from_pem(certificate.read_bytes()).valid[1]
         monkeypatch.setattr(a._security, "_clock", lambda: end_s + 1.0)
         wait_for(a, Notice, lambda n: n.text.startswith("our own certificate has expired by the clock here"))
-        time.sleep(0.3)
+        looks, look = [], a._security._look
+
+        async def counted() -> None:
+            looks.append(1)
+            await look()
+
+        monkeypatch.setattr(a._security, "_look", counted)
+        until(lambda: len(looks) >= 3, "it has looked again")
         assert a.incoming(0.0) is None
