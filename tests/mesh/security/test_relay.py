@@ -189,13 +189,14 @@ def test_an_idle_relay_takes_no_time():
 def test_a_process_may_end_while_a_thread_is_in_it():
     """Python ends a daemon thread that wants its lock back by unwinding, which C++ answers with
     SIGABRT."""
-    busy = "while True: relay.cut(1)"
+    busy = "relay.cut(1); runs.set()\nwhile True: relay.cut(1)"
     lines = (
-        "import threading, time",
+        "import threading",
         "from edgegossip.security.front_end import Relay",
         "relay = Relay()",
-        f"threading.Thread(target=exec, args=({busy!r}, dict(relay=relay)), daemon=True).start()",
-        "time.sleep(0.2)",
+        "runs = threading.Event()",
+        f"threading.Thread(target=exec, args=({busy!r}, dict(relay=relay, runs=runs)), daemon=True).start()",
+        "assert runs.wait(60)",
     )
     ended = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
