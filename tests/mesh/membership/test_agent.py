@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,7 +86,7 @@ def fleet(tmp_path: Path) -> TestFleet:
 
 
 def test_a_revoked_member_is_cut_off_although_it_runs_on(fleet: TestFleet) -> None:
-    with three(fleet) as (a, b, _):
+    with three(fleet) as (a, b, c):
         until(lambda: all("c" in m.agent._connections._connections for m in (a, b)), "both have a connection to it")
         new = fleet.fleet.revoke("c")
         for member in (a, b):
@@ -95,7 +97,20 @@ def test_a_revoked_member_is_cut_off_although_it_runs_on(fleet: TestFleet) -> No
             line = member.agent._connections._connections["c"]
             until(lambda line=line: line.channel is None, "its connection is closed")
         said = len(a.said), len(b.said)
-        time.sleep(3 * QUICK.retry_s)  # it probes us meanwhile, and we try it again
+        tried: Counter[str] = Counter()
+
+        def counted(member: Member) -> None:
+            ask = member.agent._ask
+
+            async def ask_and_count(to: int, message: Any) -> None:
+                await ask(to, message)
+                tried[member.agent.name + "abc"[to]] += 1
+
+            member.agent._ask = ask_and_count  # type: ignore[method-assign]
+
+        for member in (a, b, c):
+            counted(member)
+        until(lambda: tried["ac"] and tried["bc"] and tried["ca"] + tried["cb"], "we try it again, and it probes us")
         assert a.status("c") is b.status("c") is Status.DEAD
         assert not any("c is" in text for text in a.said[said[0] :] + b.said[said[1] :])
 
