@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 import grpc
-import pytest
 
 from edgegossip.frame import LEAST_FRAME_BYTES
 from edgegossip.mesh import GrpcTransport, MeshLimits
@@ -165,11 +164,13 @@ def test_a_flood_of_tiny_frames_waits_at_its_sender(fleet):
 def test_calls_of_one_board_are_few_and_the_next_one_waits(fleet):
     limits = MeshLimits()
     assert limits.max_connections_per_peer * limits.max_streams * MAX_CHUNK_BYTES <= 128 << 20, "of what never ends"
-    over = threading.Event()
+    over, speak = threading.Event(), threading.Event()
 
-    def silent() -> Iterator[bytes]:
+    def silent(last: bool) -> Iterator[bytes]:
+        if last:
+            speak.wait(PATIENCE_S)
+            yield hello()
         over.wait(PATIENCE_S)
-        yield from ()
 
     with (
         GrpcTransport("b", RUN, limits=LIMITS, security=fleet.security("b")) as b,
@@ -178,12 +179,15 @@ def test_calls_of_one_board_are_few_and_the_next_one_waits(fleet):
         b.connect({"c": "127.0.0.1:1"})
         grpc.channel_ready_future(channel).result(PATIENCE_S)
         exchange = channel.stream_stream(METHOD)
-        calls = [exchange(silent(), timeout=PATIENCE_S) for _ in range(limits.max_streams)]
-        with pytest.raises(grpc.RpcError):
-            next(exchange(iter([hello()]), timeout=0.3))
+        lasts = [k == limits.max_streams - 1 for k in range(limits.max_streams)]
+        calls = [exchange(silent(last), timeout=PATIENCE_S) for last in lasts]
+        until(lambda: len(b._inbound._streams) == limits.max_streams, "so many are served")
+        more = exchange(iter([hello()]), timeout=PATIENCE_S)
+        speak.set()
+        next(calls[-1])  # what it says has come behind the next call
+        assert len(b._inbound._streams) == limits.max_streams
         calls[0].cancel()
-        answer = pb.ExchangeResponse.FromString(next(exchange(iter([hello()]), timeout=PATIENCE_S)))
-        assert answer.WhichOneof("kind") == "welcome"
+        assert pb.ExchangeResponse.FromString(next(more)).WhichOneof("kind") == "welcome"
         over.set()
 
 
