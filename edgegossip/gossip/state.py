@@ -32,10 +32,10 @@ class Stepped:
 class Reliance:
     """Says how far a neighbour can be relied on to send. One that lets deadlines pass has to send
     messages of further rounds, in time or late, before it may cost another; each time twice as
-    many. One that fell behind in these rounds, and makes up for half of that in a deadline, gets
-    the next one, too, or it would never be level again; as long as each leaves it nearer than the
-    one before. So what it costs grows with log2(R)^2 over R rounds, whatever it does, and one that
-    is only slow is waited for."""
+    many. One that fell behind in these rounds, and comes nearer in a deadline, gets the next one,
+    too, or it would never be level again; as many in a row as it has let pass before. So what it
+    costs grows with log2(R)^2 over R rounds, whatever it does, and one that is only slow is waited
+    for."""
 
     FREE = 2  # deadlines
 
@@ -43,7 +43,8 @@ class Reliance:
     sent: int = 0  # messages of further rounds since then
     newest: Round = -1  # that it has sent a message of
     began: Round = -1  # `newest` when the present round began to wait
-    behind: int = MAX_ID  # rounds that it was behind after the last deadline in which it caught up
+    nearer: int = 0  # deadlines in a row, since then, in which it came nearer
+    behind: int = MAX_ID  # rounds that it was behind after the last of these
 
     @property
     def holds(self) -> bool:
@@ -51,18 +52,19 @@ class Reliance:
         return self.missed < self.FREE or self.sent >= 1 << (self.missed - self.FREE)
 
     def catches_up(self, round: Round) -> bool:
-        """Return whether it made up for half of what it was behind in the deadline of this
-        round."""
-        left = round - self.newest
-        return self.missed >= self.FREE and self.newest - self.began >= left < self.behind
+        """Return whether it came nearer in the deadline of this round, and may go on to."""
+        nearer = 0 < round - self.newest < self.behind and self.newest > self.began
+        return nearer and self.nearer < self.missed >= self.FREE
 
     def cost(self, round: Round) -> Reliance:
         """Return what is left after the deadline of this round."""
-        return replace(self, behind=round - self.newest) if self.catches_up(round) else self.miss()
+        if not self.catches_up(round):
+            return self.miss()
+        return replace(self, nearer=self.nearer + 1, behind=round - self.newest)
 
     def miss(self) -> Reliance:
         """Return what is left after a deadline in which it did not catch up."""
-        return replace(self, missed=self.missed + 1, sent=0, behind=MAX_ID)
+        return replace(self, missed=self.missed + 1, sent=0, nearer=0, behind=MAX_ID)
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ from lab.sim.node import Node
 from lab.sim.schedule import Schedule
 
 # Deadlines that a neighbour may cost before it has to send, each time twice as much; those in which
-# it makes up for half of what it is behind, and is nearer than after the one before, do not count.
+# it comes nearer do not count, as many in a row as it has cost before.
 FREE = 2
 ROUNDING_S = 1e-6  # of a node's own clock, which may be far from the virtual one
 LATE_S = 1.0  # after which somebody should have noticed
@@ -42,7 +42,8 @@ class Patience:
     sent: int = 0  # messages of further rounds since the last of them
     newest: Round = -1
     began: Round = -1  # the newest when the node began to wait
-    behind: float = math.inf  # rounds, after the last deadline that did not count
+    nearer: int = 0  # deadlines in a row since then that did not count
+    behind: float = math.inf  # rounds, after the last of these
     lost: int = 0  # times that it went away in a round that may have waited for it
     since: int = 0  # messages since the last of these, or of the deadlines
 
@@ -61,17 +62,18 @@ class Patience:
         """The deadline of a round passed in vain. What is doubtful, as it went away in between,
         counts for the node: less is spent, and what came before need not be remembered."""
         left = round - self.newest
-        catches_up = left <= self.newest - self.began and left < self.behind
+        nearer = 0 < left < self.behind and self.newest > self.began
+        catches_up = nearer and (self.nearer < self.deadlines or self.lost > 0)
         if not (catches_up and self.deadlines >= FREE) or self.lost:
             self.since = 0
         if catches_up and self.deadlines + self.lost >= FREE:
-            self.behind = left
+            self.nearer, self.behind = self.nearer + 1, left
         else:
-            self.deadlines, self.sent, self.behind = self.deadlines + 1, 0, math.inf
+            self.deadlines, self.sent, self.nearer, self.behind = self.deadlines + 1, 0, 0, math.inf
 
     def went(self) -> None:
         """It went away, perhaps while the node waited for it."""
-        self.lost, self.since, self.behind = self.lost + 1, 0, math.inf
+        self.lost, self.since, self.nearer, self.behind = self.lost + 1, 0, 0, math.inf
 
 
 @dataclass(slots=True)
@@ -244,6 +246,7 @@ class Witness:
             self._check("patience", node.index, f"{text}: {line.text}" if costs.ended else None)
             costs.passed(line.fields["round"])
         elif line.event in ("peer-down", "peer-left"):
+            self.broken_s = min(self.broken_s, now_s)  # whoever met late is taken for gone, and keeps others waiting
             self._went(self._seen[node.index], node.view.members.index(line.fields["peer"]))
         if line.event == "suspect":
             self._seen[node.index].given_up.add(node.view.members.index(line.fields["peer"]))
@@ -283,7 +286,8 @@ class Witness:
             if waited_s < min(line.fields["waited_s"], self._deadline_s) - 1e-3:
                 return f"it has waited for {waited_s:.3f} s"
             news = rounds & set(range(round - self._staleness, round + 1))
-            return f"it has taken in its message of round {max(news)}" if news else ""
+            later = self._rounds and max(rounds, default=-1) > round
+            return f"it has taken in its message of round {max(news or rounds)}" if news or later else ""
         if line.fields["cause"] == "refused":
             return "it does not lie"
         asked = node.view.members[seen.asked]

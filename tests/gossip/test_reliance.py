@@ -160,13 +160,22 @@ def test_each_deadline_has_to_be_earned_anew() -> None:
     assert [replace(known, sent=sent).holds for sent in (3, 4)] == [False, True]
 
 
-def test_who_makes_up_for_half_of_what_it_is_behind_gets_the_next_deadline() -> None:
-    """A board that was slow, and is level after three: it was seven rounds behind."""
-    known = Reliance(missed=3, sent=2, newest=3, began=3)
-    for newest in (7, 9):
-        assert replace(known, newest=newest).catches_up(10) and known.holds
-    assert not replace(known, newest=5, began=4).catches_up(10)
+def test_who_comes_nearer_gets_as_many_deadlines_more_as_it_let_pass() -> None:
+    """A board that is far behind comes nearer by two rounds in each: three go on, then it pays."""
+    known, missed = Reliance(missed=3, sent=2, newest=3), []
+    for round in range(30, 35):
+        known = replace(known, newest=known.newest + 2, began=known.newest).cost(round)
+        missed.append(known.missed)
+    assert missed == [3, 3, 3, 4, 4] and not known.holds
     assert not Reliance(missed=1, newest=9, began=5).catches_up(10)  # the first two are free in any case
+
+
+def test_who_stays_as_far_behind_pays() -> None:
+    known = Reliance(missed=3, sent=2, newest=4, began=3).cost(9)
+    assert known.missed == 3
+    assert replace(known, newest=5, began=4).cost(10).missed == 4
+    assert Reliance(missed=3, sent=2, newest=12, began=10).cost(10).missed == 4  # it was not behind
+    assert replace(known, newest=4, began=4).cost(9).missed == 4
 
 
 def test_with_nobody_to_rely_on_a_round_takes_the_linger(make_fleet: Any) -> None:

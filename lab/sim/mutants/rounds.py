@@ -67,10 +67,17 @@ MUTANTS = (
     ),
     Mutant(
         "catches-up-and-comes-no-nearer",
-        "who makes up for half in each deadline costs one in each round, though it stays behind",
+        "who sends in each deadline costs as many in a row as who comes nearer, though it stays behind",
         ("dpsgd", "choco-sgd", "sgp"),
-        (Edit(RELIANCE + "catches_up", "Compare behind", "$0 >= $1"),),
+        (Edit(RELIANCE + "catches_up", "Compare behind", "True"),),
         {"faults": "slow=2.5@0-60:1", "rounds": 24, "deadline_s": 1.0},
+    ),
+    Mutant(
+        "comes-nearer-for-ever",
+        "who comes nearer in each deadline costs one in each round, however far behind it is",
+        ("dpsgd:staleness=3",),
+        (Edit(RELIANCE + "catches_up", "Compare missed", "$1 >= $2"),),
+        {"faults": "pause@4-14:6", "nodes": 8, "rounds": 22, "deadline_s": 1.5, "topology": "ring"},
     ),
     Mutant(
         "gone-costs-though-heard",
@@ -88,10 +95,10 @@ MUTANTS = (
     ),
     Mutant(
         "who-catches-up-pays-all-the-same",
-        "a board that makes up for half of what it is behind costs a deadline all the same",
+        "a board that comes nearer costs a deadline all the same",
         ("dpsgd", "gt-dsgd"),
-        (Edit(RELIANCE + "catches_up", "BoolOp", "False"),),
-        {"faults": "pause=2,slow=2"},
+        (Edit(RELIANCE + "catches_up", "Compare missed", "False"),),
+        {"faults": "slow=2.5@0-20:1", "rounds": 24, "deadline_s": 1.0},
     ),
     Mutant(
         "old-rounds-count-as-sent",
@@ -159,7 +166,7 @@ MUTANTS = (
         "returning-node-not-told",
         "a neighbour that came back does not get the message of the round in progress",
         ("dpsgd", "choco-sgd", "sgp"),
-        (Edit(SYNCHRONOUS + "membership", "BoolOp 2", "False"),),
+        (Edit(SYNCHRONOUS + "membership", "Call _send", "(s, [])"),),
         {"faults": "all,flapping"},
         unseen=(
             "It costs the one that came back a deadline, and no more: a neighbour that is up and silent is left out as always."
