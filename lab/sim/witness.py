@@ -63,13 +63,12 @@ class Patience:
         counts for the node: less is spent, and what came before need not be remembered."""
         left = round - self.newest
         nearer = 0 < left < self.behind and self.newest > self.began
-        catches_up = nearer and (self.nearer < self.deadlines or self.lost > 0)
-        if not (catches_up and self.deadlines >= FREE) or self.lost:
-            self.since = 0
-        if catches_up and self.deadlines + self.lost >= FREE:
+        if nearer and self.lost and self.deadlines + self.lost >= FREE:
+            self.went()
+        elif nearer and FREE <= self.deadlines > self.nearer:
             self.nearer, self.behind = self.nearer + 1, left
         else:
-            self.deadlines, self.sent, self.nearer, self.behind = self.deadlines + 1, 0, 0, math.inf
+            self.deadlines, self.sent, self.since, self.nearer, self.behind = self.deadlines + 1, 0, 0, 0, math.inf
 
     def went(self) -> None:
         """It went away, perhaps while the node waited for it."""
@@ -246,15 +245,13 @@ class Witness:
             self._check("patience", node.index, f"{text}: {line.text}" if costs.ended else None)
             costs.passed(line.fields["round"])
         elif line.event in ("peer-down", "peer-left"):
-            self.broken_s = min(self.broken_s, now_s)  # whoever met late is taken for gone, and keeps others waiting
             self._went(self._seen[node.index], node.view.members.index(line.fields["peer"]))
         if line.event == "suspect":
             self._seen[node.index].given_up.add(node.view.members.index(line.fields["peer"]))
         if line.event == "suspect" and not lies:
-            # With a quorum the wait is short, and who met the others late is not there within it.
-            hurried = line.fields["cause"] == "quorum"
-            early = "blames a neighbour before anything broke" if now_s < self.broken_s and not hurried else ""
-            fault = early or self._false(node, line)
+            # With a quorum the rest gets less time than boards may begin apart.
+            early = now_s < self.broken_s and line.fields["cause"] != "quorum"
+            fault = "blames a neighbour before anything broke" if early else self._false(node, line)
             self._check("blame", node.index, f"{fault}: {line.text}" if fault else None)
 
     def _went(self, seen: Observation, peer: int) -> None:
