@@ -651,13 +651,12 @@ class Synchronous(Sessions):
         led = [r for r in rounds.values() if self._lead(s, {j: other for j, other in rounds.items() if other >= r})]
         if not led:
             return self._proceed(s)
-        least = max(led)
-        most = least + self._ahead(s)
+        least, far = max(led), self._ahead(s)
         if self.scheme.malicious:
             own = self.scheme.model(s.math)
-            near = [(j, *claim) for j, claim in claims.items() if least <= claim[0] <= most]
+            near = [(j, *claim) for j, claim in claims.items() if least <= claim[0] <= least + far]
             sender, round, model = min(near, key=lambda claim: float(np.linalg.norm(claim[2] - own)))
-        elif not least <= round <= most:
+        elif abs(round - least) > far:
             return self._proceed(s)
         s, actions = self._skip_to(s, round, model)
         return s, [Adopted(s.view.members[sender], round), *actions]

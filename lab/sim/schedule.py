@@ -55,6 +55,9 @@ CODECS = (
 HONEST = 4  # nodes, from which on one may lie: else no honest majority, nor two to compare in the end, would be left
 ROBUST = 0.05  # share of the schedules whose mixing bears one liar
 ROBUST_NODES = (4, 4, 5, 6)
+# Share of the schedules with more boards and rounds: whom a board relies on, and how it catches up,
+# shows in these.
+LARGE, LARGE_NODES, LARGE_ROUNDS = 0.03, (4, 5, 6, 7, 8), (12, 24)
 STREAMS = 0.4  # share of those with an outer optimiser that overlap, or exchange fragments
 
 
@@ -123,7 +126,9 @@ def draw(seed: int, options: Options, kinds: Mapping[str, fault_words.Kind] = fa
     _check_words(options)
     codec = options.codec or pick(seed, "codec", CODECS)
     robust = options.algorithms is None and of(seed, "robust").random() < ROBUST
-    nodes = options.nodes or _nodes(seed, options.topology, ROBUST_NODES if robust else NODES)
+    large = options.mode != "shell" and of(seed, "large").random() < LARGE
+    choices = ROBUST_NODES if robust else LARGE_NODES if large else NODES
+    nodes = options.nodes or _nodes(seed, options.topology, choices)
     algorithm = _algorithm(seed, options, codec, nodes, robust)
     if options.codec is None and not _rate_may_be_left(algorithm, codec):
         codec = CODECS[0]
@@ -131,7 +136,8 @@ def draw(seed: int, options: Options, kinds: Mapping[str, fault_words.Kind] = fa
     for each in options.algorithms or (algorithm,) if options.topology else ():
         if fault := unfit(each, topology, codec, nodes, options.values):
             raise ConfigError(fault)
-    rounds = options.rounds or ROUNDS[0] + int(of(seed, "rounds").random() * (ROUNDS[1] - ROUNDS[0] + 1))
+    least, most = LARGE_ROUNDS if large else ROUNDS
+    rounds = options.rounds or least + int(of(seed, "rounds").random() * (most - least + 1))
     spec = fault_words.parse(options.faults, kinds)
     if options.mode != "shell":
         spec = replace(spec, pool=_with_company(spec.pool, nodes))
