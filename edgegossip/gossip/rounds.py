@@ -242,11 +242,10 @@ class Synchronous(Sessions):
             hellos = [*hellos, *more]
         if s.stepped is None:
             return s, hellos
+        sent = s.stepped.sent
         if s.stepped.waits_s is not None and self._relied(s):
             s = replace(s, stepped=replace(s.stepped, waits_s=None))
             hellos = [*hellos, SetTimer(view.deadline_s)]
-        assert s.stepped is not None
-        sent = s.stepped.sent
         s, sends = self._send(s, [j for j in s.ctx.neighbours.out if j in back and j not in sent], advance=False)
         s, actions = self._proceed(s)
         return s, [*hellos, *sends, *actions]

@@ -84,7 +84,7 @@ class Observation:
     offered_in: Round = -1  # its own round, at the last offer
     bare: bool = False  # it had nothing at the last offer, so that less is far
     asked: int = -1  # whom it asked for an exchange last
-    asks: bool = False  # somebody went or came, so those that offered are asked again
+    asks: bool = False  # somebody went, so those that offered are asked again
     stepped_s: float = math.inf  # on its own clock: when its update was used
     open: Round | None = None  # its round, since then
     given_up: set[int] = field(default_factory=set)  # before that round, or in it: suspected, or gone
@@ -204,8 +204,7 @@ class Witness:
         if not self.pairs:
             seen = self._seen[node.index]
             far = min(self._ahead, len(self._senders) + 1) if seen.bare else self._ahead
-            near = seen.offered_in - self._overlaps + far
-            led, alive = self._offered(node, near)
+            led, alive = self._offered(node, seen.offered_in - self._overlaps + far)
             text = f"took over a model that {led} of {sorted(alive)}, far ahead, had offered"
             self._check("led", node.index, text if 2 * len(led) < len(alive) else None)
 
