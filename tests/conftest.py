@@ -1,4 +1,4 @@
-"""Settings for every test: hypothesis tries the same fifty examples each time, and with
+"""Settings for every test: hypothesis tries the same forty examples each time, and with
 HYPOTHESIS_PROFILE=explore (`make test-slow PART=examples`) a thousand others.
 
 Under --cov only the tests of the packages whose branches are counted (scripts/branch_coverage.py)
@@ -21,7 +21,7 @@ from coverage import Coverage
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
-    "fixed", deadline=None, derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+    "fixed", deadline=None, derandomize=True, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))

@@ -98,7 +98,7 @@ def test_verify_by_name(command: Command) -> None:
 
 
 def test_verify_all(command: Command) -> None:
-    code, out, _ = command("codec", "verify", "--size", "16384", "--draws", "24")
+    code, out, _ = command("codec", "verify", "--size", "4096", "--draws", "24")
     assert code == 0 and [line.split()[0] for line in out.splitlines()[1:]] == list(codecs.names())
 
 

@@ -164,6 +164,7 @@ def test_equation_3_needs_its_assumption() -> None:
     assert bounds.length_bound(5, 65536) < bounds.length_bound(6, 65536)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("d", [8, 64, 512, 4096])
 @pytest.mark.parametrize("grid", [[0, 1], levels.uniform_levels(7), levels.geometric_levels(6, 0.5)], ids=len)
 def test_the_variance_of_normal_values_is_that_of_drawn_ones(grid: Sequence[float], d: int) -> None:

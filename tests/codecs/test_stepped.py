@@ -45,6 +45,7 @@ def vectors(draw: st.DrawFn) -> tuple[Layout, Vec]:
     return layout, x.astype(np.float32)
 
 
+@pytest.mark.no_cover
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(vectors(), st.sampled_from(["dither", "deadzone"]), st.integers(200, 6000), st.sampled_from([0.0, 0.5, 1.0]))
 def test_bytes_are_never_exceeded(drawn: tuple[Layout, Vec], name: str, most: int, allocation: float) -> None:

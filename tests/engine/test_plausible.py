@@ -66,6 +66,7 @@ class Fleet:
         self.highest = max(self.highest, abs(self.model))
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("factor", [-90.0, 90.0, 99.0])
 @pytest.mark.parametrize(("boards", "part"), [(5, 2), (6, 6), (6, 3), (9, 1), (10, 4)])
 def test_a_liar_just_below_the_ratio_does_not_blow_up_the_model(factor: float, boards: int, part: int) -> None:

@@ -205,6 +205,7 @@ def test_a_board_that_lost_its_disk_changes_nothing() -> None:
     np.testing.assert_array_equal(whole.x, again.x)
 
 
+@pytest.mark.no_cover
 def test_boards_that_are_gone_do_not_hold_the_others_for_good() -> None:
     """A gradient of long ago would pull them away from where their own losses are least."""
     run, here = Run(), range(N - 1)

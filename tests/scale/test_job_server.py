@@ -136,8 +136,7 @@ def test_a_board_has_few_connections_and_none_once_it_is_revoked(tmp_path: Path)
         assert asking("b").job() == {"state": "wait"}
 
 
-@pytest.mark.parametrize("unit", [b"[],", b"ab\n"], ids=["long", "short"])
-@pytest.mark.parametrize("awaited", [True, False])
+@pytest.mark.parametrize(("awaited", "unit"), [(True, b"[],"), (False, b"ab\n")], ids=["long lines", "short lines"])
 def test_what_a_member_hands_in_takes_no_more_memory_than_it_has_bytes(
     tmp_path: Path, awaited: bool, unit: bytes
 ) -> None:
