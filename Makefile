@@ -36,6 +36,8 @@ IMPORTS := import torch, flwr.server, flwr.client, matplotlib.pyplot
 step = $(BIN)/python scripts/progress.py "$(1)" build/log/$(2).txt
 # Workers of the test suite: one more than the cores of a small machine, as tests of processes and networks wait half of their time.
 JOBS ?= 3
+# Not $(MAKE), whose lines `make -n` would run.
+AGAIN := $(MAKE) --no-print-directory
 SECONDS ?= 60
 # Empty systems in which wheels are tried: made once by debootstrap. ARCH=arm64 tries those of boards, emulated.
 SUITES ?= bookworm trixie
@@ -54,7 +56,7 @@ SLOW_rest := tests $(foreach part,runs simulator laws machines browser,$(SLOW_$(
 SLOW_examples := tests -m "hypothesis and not slow"
 SLOW = $(if $(PART),$(SLOW_$(PART)),tests)
 
-.PHONY: help demo docs test test-slow image-smoke fuzz arm-cost lint types bytecode format install wheel wheel-smoke sbom locks clean
+.PHONY: help demo docs test tests test-slow image-smoke fuzz arm-cost lint types bytecode format install wheel wheel-smoke sbom locks clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -65,16 +67,18 @@ demo: $(READY) ## train on this machine, both ways, and show where the results l
 # Tests start some hundred processes: each would compile all of the package again if it could not keep bytecode. So
 # would each of pytest's workers all tests; that is done once, beside mypy.
 test: $(ALL) ## formatting, lint, types, import rule, tests and branch coverage
-	@MAKEFLAGS= $(MAKE) --no-print-directory --jobs=2 lint types bytecode
+	@MAKEFLAGS= $(AGAIN) --jobs=2 lint types bytecode
 	@rm -f .coverage .coverage.* coverage.json
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --cov --cov-branch --cov-report= --durations=20 tests
 	@$(BIN)/python scripts/branch_coverage.py 95 edgegossip/layout.py edgegossip/frame.py edgegossip/codecs edgegossip/gossip edgegossip/engine edgegossip/security
+
+tests: test
 
 test-slow: $(ALL) ## the tests that take long or need a developer's tools, all or one part: PART=simulator, see Makefile
 	@[ -n '$(SLOW)' ] || { echo "PART=$(PART): no such part; there are $(PARTS)" >&2; exit 1; }
 	@[ -n "$(filter-out runs,$(PART))" ] || $(call step,Flower's simulation engine,simulation) $(LOCKED) -r locks/simulation.txt
 	@OMP_NUM_THREADS=1 $(if $(filter examples,$(PART)),HYPOTHESIS_PROFILE=explore) $(BIN)/python -m pytest -m slow --durations=20 $(SLOW)
-	@[ -n "$(PART)" ] || $(MAKE) --no-print-directory test-slow PART=examples
+	@[ -n "$(PART)" ] || $(AGAIN) test-slow PART=examples
 
 image-smoke: $(ALL) ## an image from nothing to a training board, emulated; needs root; goes on at the stage where it stopped
 	@$(BIN)/python -m lab.smoke $(SMOKE)

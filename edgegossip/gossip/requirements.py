@@ -140,7 +140,7 @@ def _stays_joined(topology: Any, without: int) -> bool:
     links = topology.matrix(0) != 0
     n = len(links)
     pairs = ((s, t) for s in range(min(without + 1, n)) for t in range(n) if t != s and not links[s, t])
-    return n > without + 1 and all(_disjoint_paths(links, s, t, without + 1) > without for s, t in pairs)
+    return all(_disjoint_paths(links, s, t, without + 1) > without for s, t in pairs)
 
 
 def _disjoint_paths(links: Matrix, source: int, target: int, most: int) -> int:

@@ -122,6 +122,7 @@ class RunFolder(RecordSink):
         super().__init__(start_s, clock)
         self.path, self._warn = path.absolute(), warn  # a user's code may change the working directory
         self._lost, self._warned_s = 0, -math.inf  # records, and when that was said
+        self._last_lost: Record | None = None
         self._holdings: dict[NodeId, dict[str, int]] = {}  # board -> class -> examples, as it says
         self._lock = threading.Lock()
         self._closed = False
@@ -178,7 +179,7 @@ class RunFolder(RecordSink):
                 if isinstance(record, EventRecord) and record.name == HOLDS:
                     self._note_holdings(record)
             except OSError as error:
-                self._lose(error)
+                self._lose(record, error)
 
     def _note_holdings(self, record: EventRecord) -> None:
         """Keep partition.json at what boards with data of their own say that they hold. Raises
@@ -191,8 +192,8 @@ class RunFolder(RecordSink):
         rows = [[self._holdings[node].get(name, 0) for name in classes] for node in nodes]
         self.write_partition(nodes, classes, rows)
 
-    def _lose(self, error: OSError) -> None:
-        self._lost += 1
+    def _lose(self, record: Record, error: OSError) -> None:
+        self._lost, self._last_lost = self._lost + 1, record
         if self._clock() - self._warned_s >= WARN_S:
             self._warned_s = self._clock()
             self._warn(
@@ -236,6 +237,9 @@ class RunFolder(RecordSink):
             if self._closed:
                 return
             self._closed = True
+            if self._lost and self._last_lost is not None:
+                with suppress(OSError):
+                    self._say_what_is_missing(self._last_lost)
             for fd in (self._metrics_fd, self._events_fd):
                 with suppress(OSError):  # said already, or of a disk that is gone
                     os.fsync(fd)

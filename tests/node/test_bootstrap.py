@@ -174,14 +174,18 @@ def test_seeds_are_asked_in_turn_until_one_answers(monkeypatch: pytest.MonkeyPat
     def ask(seed, *_args, **_more):
         asked.append(str(seed))
         if len(asked) < 4:
-            raise Unreachable(f"{seed}: connection refused")
+            raise Unreachable(f"{seed}: no answer to {len(asked)}")
         return JoinAnswer(founded().manifest, (), "pi-01", "")
 
     monkeypatch.setattr(client, "request_join", ask)
     monkeypatch.setattr(bootstrap, "_PAUSE_S", 0.001)
+    monkeypatch.setattr(bootstrap.Watch, "due", lambda watch: len(asked) == 3)
     entry = bootstrap.join(["10.0.0.1:1", "10.0.0.2:2"], "pi-02", None, (), said.append)
     assert asked == ["10.0.0.1:1", "10.0.0.2:2"] * 2 and entry.manifest.members == NAMES
-    assert said == ["waiting for a member that answers: 10.0.0.1:1: connection refused; 10.0.0.2:2: connection refused"]
+    assert said == [
+        "waiting for a member that answers: 10.0.0.1:1: no answer to 1; 10.0.0.2:2: no answer to 2",
+        "waiting for a member that answers: 10.0.0.1:1: no answer to 3",
+    ]
 
 
 def test_a_refusal_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:

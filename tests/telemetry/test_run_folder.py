@@ -217,6 +217,19 @@ def test_a_full_disk_costs_records_and_is_said_seldom(tmp_path):
     assert event.name == "records-lost" and event.fields["records"] == 1000 and event.t_s == 990.0
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_records_that_are_missing_at_the_end_are_said(tmp_path):
+    folder = _create(tmp_path)
+    kept = os.dup(folder._metrics_fd)
+    os.dup2(os.open("/dev/full", os.O_WRONLY), folder._metrics_fd)
+    for step in range(3):
+        folder.write(MetricsRecord("a", step, float(step), {}))
+    os.dup2(kept, folder._metrics_fd)
+    folder.close()
+    (event,) = read_run(folder.path).events()
+    assert (event.name, event.fields["records"], event.t_s) == ("records-lost", 3, 2.0)
+
+
 def test_a_folder_that_is_opened_again_goes_on_where_it_was(tmp_path, monkeypatch):
     now = [100.0]
     folder = RunFolder.create(tmp_path, "x", "", {}, start_s=100.0, clock=lambda: now[0])
