@@ -38,9 +38,10 @@ FIRST = {(mode_of(name), row["rule"]): name for name, row in reversed(RECORDED.i
 
 
 def plays() -> Iterator[Any]:
-    """Each rule once; those of whole boards, which take seconds, are slow but for `end`."""
+    """Each rule once; of whole boards', which take seconds, most are slow."""
     for mode, rule in EVERY:
-        yield pytest.param(mode, rule, marks=[pytest.mark.slow] if mode == "shell" and rule != "end" else [])
+        slow = mode == "shell" and rule not in ("end", "blame", "kept")
+        yield pytest.param(mode, rule, marks=[pytest.mark.slow] if slow else [])
 
 
 @pytest.mark.parametrize(("mode", "rule"), [*plays()])
