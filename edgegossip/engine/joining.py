@@ -61,7 +61,7 @@ class PeerStatus:
         """Take note that a frame of a peer came. What was known of it before, perhaps from a member
         that knew less than we do now, is out of date."""
         if peer in self.down and peer not in self.incompatible:
-            self._returning.setdefault(peer, (now_s + self._patience.return_s, self.down.pop(peer)))
+            self._returning[peer] = (now_s + self._patience.return_s, self.down.pop(peer))
 
     def note(self, event: NeighbourUp | NeighbourDown, now_s: float) -> None:
         """Take the transport's word on a neighbour."""

@@ -317,12 +317,11 @@ class ServerLevels:
         0."""
         rates = [rate for f in frames if (rate := f.aux.get(Aux.LEARNING_RATE, 0.0)) > 0.0]
         examples = [f.aux[Aux.EXAMPLES] for f in frames]
-        weights = [min(count, EXAMPLES_RATIO * median_low(examples)) for count in examples]
-        total = sum(weights)
-        if not rates or total <= 0.0:
+        if not rates:
             return self
+        total = sum(examples)
         losses = self._believed([f.aux[Aux.LOSS] for f in frames])
-        mean = sum(weight / total * loss for weight, loss in zip(weights, losses, strict=True))
+        mean = sum(count / total * loss for count, loss in zip(examples, losses, strict=True))
         lr = self._rate(rates, planned)
         if mean < 0.0 or (self.first is None and mean == 0.0):
             return self

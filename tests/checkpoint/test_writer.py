@@ -125,6 +125,11 @@ def test_a_day_takes_no_more_bytes_than_it_may_and_they_are_those_on_the_disk() 
     assert store.save(value, round=1) == sizes[0] > 200
     assert kept(disk)[-2] == round and len(sizes) >= 3
     assert sum(sizes[:-2]) <= 10_000 * now[0]
+    _, writer = make(FakeDisk(), daily_bytes=1.0)
+    for round in (1, 2):  # whoever waits for what was offered waits for no day
+        writer.offer(round, value)
+        assert writer.flush(PATIENCE_S)
+    writer.close(PATIENCE_S)
 
 
 def test_an_offer_waits_until_the_one_before_is_durable() -> None:
@@ -186,7 +191,10 @@ def test_a_disk_that_hangs_is_said_once_and_holds_nobody_twice() -> None:
 def test_a_full_disk_is_said_seldom_and_so_is_that_it_does_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     disk, events = FakeDisk(), Events()
-    _, writer = make(disk, events, slack_s=0.0, threads=Times(now))
+    store, writer = make(disk, events, slack_s=0.0, threads=Times(now))
+
+    def no_memory(value: object, **meta: object) -> int:
+        raise MemoryError
 
     def offer(round: int) -> None:
         writer.offer(round, "x" * 1000)
@@ -210,9 +218,10 @@ def test_a_full_disk_is_said_seldom_and_so_is_that_it_does_again(monkeypatch: py
     offer(500)
     assert events.names()[2:] == ["checkpoint-back"] and writer.durable == 500
     assert 5 < int(events[2][1].split()[-3]) < 20  # tries get rare
-    disk.capacity_bytes = 100
-    offer(501)
-    disk.capacity_bytes = None
+    with monkeypatch.context() as short:
+        short.setattr(store, "save", no_memory)
+        offer(501)
+    assert "there is no memory left; " in events[-1][1]
     now[0] += writers.RETRY_S
     offer(502)
     assert writer.durable == 502  # and begin as frequent as at first

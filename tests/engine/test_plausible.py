@@ -20,6 +20,7 @@ from edgegossip.engine.plausible import (
     GROWTH,
     LONGEST,
     PATIENCE,
+    REACH,
     SINGLE,
     WARM_UP,
     WARM_UP_GROWTH,
@@ -120,6 +121,9 @@ def test_what_is_known_goes_on_in_another_process() -> None:
     assert again == judge and again.last is not judge.last
     for lengths in ({"b0": 900.0}, {"b0": 790.0, "b1": 4.0}, {"b0": 390.0, "b1": 4.0, "b2": 4.0}):
         assert again.refused(lengths, X) == judge.refused(lengths, X)
+    for _ in range(9):
+        again.unmeasured()
+    assert again.reach == REACH
 
 
 @pytest.mark.parametrize(("boards", "kept", "falls"), [(2, "longest", 1.0), (3, "typical", 1.0 / GROWTH)])

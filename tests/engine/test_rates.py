@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -89,8 +90,9 @@ goals = st.builds(goal, repaired=st.booleans(), apart=st.booleans(), seconds=st.
 @given(goals, speeds, st.floats(0.0, 0.05), st.floats(0.01, 10.0))
 def test_on_a_constant_link_it_comes_to_rest(wanted: Goal, speed: float, delay_s: float, compute_s: float) -> None:
     network = Network(wanted, delay_s=delay_s)
-    found = [network.round({"b": speed}, compute_s)["b"] for _ in range(60)]
+    found = [network.round({"b": speed * (1.0 + 0.03 * (k % 2))}, compute_s)["b"] for k in range(60)]
     assert len(set(found[-20:])) == 1
+    assert all(after <= 2 * before + 1 for before, after in itertools.pairwise(found))
 
 
 @pytest.mark.no_cover
@@ -176,6 +178,14 @@ def test_a_delay_that_grew_is_told_from_a_link_that_got_slow() -> None:
         size, delay_s = (10_000, 20_000)[k % 2], 0.01 if k < 20 else 0.1
         rates.arrived("b", size, float(k), k + delay_s + size / 1e6)
     assert rates.figures()["rate/b_mbit"] == pytest.approx(8.0, rel=0.1)
+
+
+def test_a_link_that_got_slow_is_believed_at_once_and_one_that_got_fast_little_by_little() -> None:
+    rates = Rates(goal())
+    rates.plan(["b"], 1.0)
+    for k, (speed, mbit) in enumerate([(1e5, 0.8), (1e6, 1.6), (2.42e5, 1.76), (1e4, 0.08)]):
+        rates.arrived("b", 10_000, 10.0 * k, 10.0 * k + 10_000 / speed)
+        assert rates.figures()["rate/b_mbit"] == pytest.approx(mbit)
 
 
 def test_bytes_are_never_exceeded() -> None:

@@ -256,6 +256,15 @@ def test_control_variates_go_as_far_as_the_codec_allows() -> None:
     assert 0 < coarsest < 0.1 and coarsest == way_of(codecs.get("auto", bytes=3000), 5000)
 
 
+def test_with_an_error_as_large_as_the_update_control_variates_go_half_the_way_and_their_mean_is_c() -> None:
+    run, exact = Run("dither", params={"error": 1.0}), Run()
+    run.play(range(N))
+    exact.play(range(N))
+    own, after = (np.array([of.own(k) for k in range(N)]) for of in (run, exact))
+    assert (own * after).sum() == pytest.approx((after * after).sum() / 2, rel=0.2)
+    np.testing.assert_allclose(run.control(), own.mean(axis=0), atol=1e-6)
+
+
 def test_a_board_that_is_asked_again_in_a_round_is_sent_the_same_correction() -> None:
     run = Run(down="elastiquant")
     for _ in range(3):

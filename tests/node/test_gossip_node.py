@@ -552,12 +552,13 @@ def test_a_board_that_woke_up_gives_others_a_deadline_more_at_most(asleep_s: flo
 
 
 class Flooded(MemoryTransport):
-    """Always has something to tell."""
+    """Always has something to tell, and that takes a while."""
 
     now_s = 0.0
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
-        self.now_s += 0.1
+        self.now_s += 0.4
+        assert self.now_s <= 10.0
         return super().incoming(0.0) or Woken()
 
 
@@ -568,7 +569,7 @@ def test_a_flood_puts_off_no_deadline() -> None:
     workload = Quadratic(np.ones(VALUES, np.float32))
     board = Board("a", link, workload, members=("a", "b"), settings=settings, named={"now": lambda: link.now_s})
     board.node.run()
-    assert "suspect" in board.sink.names() and 5.0 <= link.now_s <= 10.0
+    assert "suspect" in board.sink.names() and link.now_s >= 5.0
 
 
 # Asynchronous

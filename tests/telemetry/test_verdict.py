@@ -652,7 +652,7 @@ def test_whose_direction_was_out_of_line_is_named(saying: str, recorded: str, ro
 
 def test_of_two_neighbours_none_is_the_outlier() -> None:
     assert far_beyond({"b": 1.0, "d": 100.0}) == {} == far_beyond({"b": 0.0, "c": 0.0, "d": 1.0})
-    assert far_beyond({"b": 1.0, "c": 1.0, "d": 3.0}) == {"d": 3.0}
+    assert far_beyond({"b": 0.5, "c": 0.5, "d": 1.0, "e": 0.99}) == {"d": 2.0}
 
 
 @pytest.mark.parametrize(("far", "named"), [(15, False), (30, True)])
