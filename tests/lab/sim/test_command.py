@@ -32,7 +32,7 @@ from lab.sim import (
 from lab.sim import schedule as schedules
 from lab.sim.__main__ import sim
 from lab.sim.command import fixed_by
-from lab.sim.schedule import Schedule
+from lab.sim.schedule import Schedule, fits
 
 
 def invoke(*words: str) -> Any:
@@ -174,6 +174,19 @@ def test_what_the_simulator_does_not_do_is_refused(recipe: str, key: str) -> Non
 def test_what_is_drawn_goes_with_a_fixed_topology(topology: str) -> None:
     drawn = [draw(seed, Options(topology=Named(topology))) for seed in range(8)]
     assert len({s.algorithm.name for s in drawn}) > 2 and len({s.nodes for s in drawn}) > 1
+
+
+@pytest.mark.parametrize(
+    ("seed", "options", "otherwise"),
+    [
+        (2, Options(codec=Named("auto")), "motef:eta=0.3"),
+        (28, Options(values=1), "deep-squeeze+outer-heavy-ball:eta=0.3,outer_fragments=2,outer_momentum=0.3"),
+    ],
+)
+def test_what_is_drawn_goes_with_a_fixed_codec_and_model(seed: int, options: Options, otherwise: str) -> None:
+    drawn = draw(seed, options)
+    assert str(draw(seed, Options()).algorithm) == otherwise != str(drawn.algorithm)
+    assert fits(drawn.algorithm, drawn.topology, drawn.codec, drawn.nodes, drawn.values)
 
 
 def test_nothing_suits_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
