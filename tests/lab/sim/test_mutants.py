@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lab.sim import RULES, SERVER_RULES
-from lab.sim.mutants.__main__ import KILLED
+from lab.sim.mutants.__main__ import KILLED, main
 from lab.sim.mutants.catalogue import MUTANTS
 from lab.sim.mutants.mutant import Edit, Moved, Mutant, mutated
 from lab.sim.mutants.search import replay
@@ -83,6 +83,18 @@ def killed(name: str) -> None:
 def test_every_mutant_is_killed_or_explained() -> None:
     assert set(RECORDED) == {m.name for m in MUTANTS.values() if m.found}
     assert all(bool(m.unseen) == bool(m.seen_by) for m in MUTANTS.values())
+
+
+def test_the_command_lists_them_and_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert list(rows) == list(MUTANTS)
+    assert all(
+        RECORDED[name]["rule"] in row and MUTANTS[name].what in row for name, row in rows.items() if name in RECORDED
+    )
+    with pytest.raises(SystemExit):
+        main(["--mutant", "share-kep"])
+    assert "there is no mutant 'share-kep'; did you mean share-kept? (--list has all)" in capsys.readouterr().err
 
 
 def test_all_still_apply() -> None:
