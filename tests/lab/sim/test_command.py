@@ -7,6 +7,7 @@ import gc
 import importlib
 import itertools
 import json
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from lab.sim import (
 )
 from lab.sim import schedule as schedules
 from lab.sim.__main__ import sim
+from lab.sim.campaign import Result
 from lab.sim.command import fixed_by
 from lab.sim.schedule import Schedule, fits
 
@@ -68,6 +70,30 @@ def test_a_campaign_counts_algorithms_topologies_and_codecs() -> None:
     assert document["codecs"] == {"qsgd:bits=6": 3} and document["replays"] == 1
     assert document["looked"]["consensus"] == 3 and "hull" not in document["looked"]
     assert "gossip:" in done.output and ", consensus 3, " in done.output and ", refused 0, " in done.output
+
+
+@pytest.mark.parametrize(
+    ("mode", "has", "has_not"),
+    [
+        ("gossip", ("loss", "flapping"), ("hang", "power-cut")),
+        ("server", ("loss", "hang"), ("flapping", "power-cut")),
+        ("both", ("flapping", "hang"), ("power-cut",)),
+        ("shell", ("flapping", "power-cut"), ("hang", "byzantine-nan")),
+    ],
+)
+def test_a_campaign_tells_of_the_faults_that_can_occur(
+    mode: str, has: tuple[str, ...], has_not: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "campaign", lambda *_, **__: Result())
+    told = {line.split()[0] for line in invoke("--campaign", "1", "--mode", mode).output.splitlines()}
+    assert set(has) <= told and not set(has_not) & told
+
+
+def test_the_trace_on_the_page_is_what_its_command_prints() -> None:
+    page = (Path(command.__file__).parent / "README.md").read_text()
+    asked, block = re.findall(r"`(python -m lab\.sim [^`]*)` prints,[^`]*```\n(.*?)```", page, re.DOTALL)[0]
+    assert set(block.splitlines()) <= set(invoke(*asked.split()[3:]).output.splitlines())
+    assert all(f"| `{word}`" in page for word in re.findall(r" (\w+)=", block))
 
 
 def test_what_goes_another_way_when_run_again_is_made_small_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
