@@ -40,17 +40,21 @@ def faults(options: Faults) -> int:
     output is one, as JSON; `by` is the test that found it. Files are changed and put right again,
     so the tree must be clean; 40 take half an hour of a core.
     """
-    if subprocess.run(["git", "diff", "--quiet", "HEAD"], cwd=ROOT, check=False).returncode:
+    if not options.only_list and subprocess.run(["git", "diff", "--quiet", "HEAD"], cwd=ROOT, check=False).returncode:
         raise ConfigError("files are changed while this runs: commit or stash what you have")
     rooms = options.rooms or tuple(path.name for path in sorted((ROOT / "edgegossip").iterdir()))
     drawn, seen = plant.drawn(ROOT, rooms, options.seed, options.count), 0
     sys.dont_write_bytecode = True
     for k, (path, fault) in enumerate(drawn, 1):
-        found = plant.Found(str(path), fault, "", 0.0) if options.only_list else plant.plant(ROOT, path, fault)
-        seen += bool(found.by)
-        click.echo(json.dumps(found.document()))
+        found = plant.found(ROOT, path, fault)
         if not options.only_list:
-            click.echo(f"{k} of {len(drawn)}: {seen} found", err=True)
+            tests = sum(map(len, plant.groups(ROOT, path)))
+            click.echo(f"{k} of {len(drawn)}: {found}; {tests} files of tests", err=True)
+            found = plant.plant(ROOT, path, fault)
+            seen += bool(found.by)
+        click.echo(json.dumps(found.document()))
+    if not options.only_list:
+        click.echo(f"{seen} of {len(drawn)} found", err=True)
     return EXIT_OK
 
 

@@ -33,6 +33,13 @@ class Fault:
         head = [*lines[: first - 1], lines[first - 1][:begin] + self.text.encode() + lines[last - 1][end:]]
         return b"\n".join([*head, *lines[last:]]).decode()
 
+    def replaced(self, source: str) -> str:
+        """Return what stands there now."""
+        lines = source.encode().split(b"\n")[self.start[0] - 1 : self.end[0]]
+        lines[-1] = lines[-1][: self.end[1]]
+        lines[0] = lines[0][self.start[1] :]
+        return b"\n".join(lines).decode()
+
     def changes(self, source: str) -> bool:
         """Return whether the file then says something else, and is Python still."""
         try:

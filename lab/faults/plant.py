@@ -10,6 +10,7 @@ Each group runs in a fork of this process, which has loaded what takes long."""
 
 from __future__ import annotations
 
+import difflib
 import os
 import random
 import re
@@ -20,10 +21,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgegossip.types import ConfigError
 from lab.faults.places import Fault, faults_of
 
 LONGEST_S = 300.0  # of a group of tests: who hangs is found
 _TEST_S = 60
+_WORDS = {
+    "missing": "a statement is missing",
+    "always": "condition always true",
+    "never": "condition never true",
+    "border": "a border is off by one",
+}
 _NO_TESTS = 5 << 8  # pytest's exit code, as `waitpid` has it: all are slow
 
 
@@ -33,19 +41,35 @@ class Found:
 
     file: str
     fault: Fault
-    by: str  # the first test that failed, "(hangs)", or empty: nobody saw it
-    seconds: float
+    before: str  # what stands there
+    by: str | None = None  # the first test that failed, "(hangs)", or empty: nobody saw it; None: not planted
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""
         kind, where, line = self.fault.kind, self.fault.where, self.fault.start[0]
-        return {"file": self.file, "line": line, "where": where, "kind": kind, "text": self.fault.text, "by": self.by}
+        place = {"file": self.file, "line": line, "where": where, "kind": kind}
+        return {**place, "before": self.before, "text": self.fault.text} | ({} if self.by is None else {"by": self.by})
+
+    def __str__(self) -> str:
+        """Where it is, and what."""
+        place = f"{self.file.removeprefix('edgegossip/')}:{self.fault.start[0]}"
+        return f"{place}, {self.fault.where}: {_WORDS.get(self.fault.kind, self.fault.kind)}"
+
+
+def found(root: Path, path: Path, fault: Fault, by: str | None = None) -> Found:
+    """Return what is told of a fault."""
+    return Found(path.relative_to(root).as_posix(), fault, fault.replaced(path.read_text()), by)
 
 
 def drawn(root: Path, rooms: Sequence[str], seed: int, count: int) -> list[tuple[Path, Fault]]:
-    """Draw faults of these rooms of edgegossip/, half of them statements that are missing."""
+    """Draw faults of these rooms of edgegossip/, half of them statements that are missing. Raises
+    ConfigError for a room that is not there, and where nothing can be planted."""
+    for room in rooms:
+        _check_room(root / "edgegossip", room)
     sources = {path: path.read_text() for room in rooms for path in _files(root / "edgegossip" / room)}
     every = [(path, fault) for path, source in sources.items() for fault in faults_of(source)]
+    if not every:
+        raise ConfigError(f"--room {', '.join(rooms)}: there is nothing in it to plant a mistake in")
     missing, rng = [one for one in every if one[1].kind == "missing"], random.Random(seed)
     chosen = dict[tuple[Path, Fault], None]()
     for _ in range(100 * count):
@@ -55,21 +79,31 @@ def drawn(root: Path, rooms: Sequence[str], seed: int, count: int) -> list[tuple
     return list(chosen)
 
 
+def _check_room(package: Path, room: str) -> None:
+    if (package / room).exists():
+        return
+    names = [path.relative_to(package).as_posix() for path in package.rglob("*") if path.suffix in ("", ".py")]
+    near = difflib.get_close_matches(room, names, n=1)
+    rooms = ", ".join(sorted(path.name for path in package.iterdir() if path.is_dir() and path.name[0].isalpha()))
+    end = f"did you mean {near[0]}?" if near else f"there are {rooms}"
+    raise ConfigError(f"--room {room}: edgegossip/ has no such folder or file; {end}")
+
+
 def _files(path: Path) -> list[Path]:
     found = [path] if path.is_file() else sorted(path.rglob("*.py"))
-    return [file for file in found if not file.stem.endswith(("_pb2", "_pb2_grpc"))]
+    return [file for file in found if file.suffix == ".py" and not file.stem.endswith(("_pb2", "_pb2_grpc"))]
 
 
 def plant(root: Path, path: Path, fault: Fault) -> Found:
     """See whether a test finds the fault. The file is as before afterwards, also on Ctrl-C."""
-    source, times, began_s = path.read_text(), path.stat(), time.monotonic()
+    source, times = path.read_text(), path.stat()
     try:
         path.write_text(fault.planted(source))
         by = next(filter(None, (_failure(group) for group in groups(root, path))), "")
     finally:
         path.write_text(source)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    return Found(path.relative_to(root).as_posix(), fault, by, time.monotonic() - began_s)
+    return found(root, path, fault, by)
 
 
 def groups(root: Path, path: Path) -> Iterator[list[Path]]:

@@ -19,11 +19,11 @@ from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError
 from lab.sim import naming
 from lab.sim.campaign import REPLAY_EVERY, Result, campaign, cores, replayed, run, schedule_of, shrink
 from lab.sim.checkers import REPLAY, RULES
-from lab.sim.faults import EVERY_KIND
+from lab.sim.faults import EVERY_KIND, KINDS, SERVER_KINDS
 from lab.sim.naming import OUTER, Named
 from lab.sim.schedule import Options, Schedule
 from lab.sim.server_checkers import SERVER_RULES
-from lab.sim.server_schedule import ServerSchedule
+from lab.sim.server_schedule import ServerSchedule, check_words
 
 JOIN_S = 120.0  # that `run` waits for boards where the recipe does not say
 Say = Callable[[str], None]
@@ -43,7 +43,7 @@ class Sim:
     )
     mode: str = option(
         "both",
-        "both: one seed in four is a server run, unless something is said that only one of them has; "
+        "both: one seed in four is a server run, unless something is said, such as a fault, that only one of them has; "
         "shell: the whole program of a gossip board.",
         choices=("gossip", "server", "both", "shell"),
     )
@@ -113,6 +113,7 @@ def _server(recipe: Recipe, options: Options) -> Options:
     server, name = recipe.server, recipe.run.name
     if options.mode in ("gossip", "shell"):
         raise ConfigError(f"{name} is a server recipe: leave --mode {options.mode} away")
+    check_words(options, name)
     combiner = {"fedavg": "mean", "scaffold": "scaffold"}.get(server.strategy)
     if combiner is None:
         raise ConfigError(
@@ -248,14 +249,15 @@ def _smallest(schedule: Schedule | ServerSchedule, rule: str) -> tuple[Schedule 
 
 
 def _show(result: Result, say: Say, options: Options) -> None:
-    name, rules = "gossip", RULES
+    name, rules, kinds = "gossip", RULES, {} if options.mode == "server" else KINDS
     if options.mode == "shell":
-        from lab.sim.shell import SHELL_RULES  # here: with gRPC
+        from lab.sim.shell.run import SHELL_KINDS, SHELL_RULES  # here: with gRPC
 
-        name, rules = "whole boards", SHELL_RULES
+        name, rules, kinds = "whole boards", SHELL_RULES, SHELL_KINDS
+    able = {**(SERVER_KINDS if options.mode in ("server", "both") else {}), **kinds}
     wide = max(map(len, EVERY_KIND))
     say("faults, in so many schedules:")
-    for kind in EVERY_KIND:
+    for kind in (kind for kind in EVERY_KIND if kind in able):
         count = result.faults[kind]
         say(f"  {kind:{wide}}  {count:6}  {count / max(1, result.schedules):6.1%}")
     for what, checked, looked, among in (

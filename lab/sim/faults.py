@@ -216,6 +216,11 @@ CERTIFICATE = Kind("certificate-ends", "node", "its certificate ends, and then i
 OF_BOARDS: Mapping[str, Kind] = MappingProxyType(
     {kind.name: kind for kind in (FRAMING, FAILING_DISK, POWER_CUT, OTHER_VERSION, CERTIFICATE)}
 )
+_MODES = (
+    ("gossip", "gossip runs", KINDS),
+    ("server", "server runs", SERVER_KINDS),
+    ("shell", "whole boards", OF_BOARDS),
+)
 EVERY_KIND: Mapping[str, Kind] = MappingProxyType({**SERVER_KINDS, **KINDS, **OF_BOARDS})
 BYZANTINE = frozenset(k for k in EVERY_KIND if k.startswith("byzantine"))
 CRASHES = ("crash", "old-checkpoint", "empty-disk", "torn-write", "lost-write", "newcomer", "power-cut")
@@ -368,6 +373,9 @@ def _sample(rng: Random, things: Sequence[T], count: int) -> list[T]:
 
 def _kind(name: str, kinds: Mapping[str, Kind]) -> Kind:
     if name not in kinds:
+        for mode, runs, others in _MODES:
+            if name in others:
+                raise ConfigError(f"--faults: {name} is a fault of {runs}: --mode {mode}")
         raise ConfigError(
             f"--faults: unknown kind {name!r}{did_you_mean(name, kinds)}; valid: all, none, {', '.join(kinds)}"
         )

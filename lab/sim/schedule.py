@@ -191,17 +191,23 @@ def _exists(topology: Named, nodes: int) -> bool:
 
 
 def _algorithm(seed: int, options: Options, codec: Named, nodes: int, robust: bool) -> Named:
-    """One of those that are fixed, or of all that take a fixed topology; `robust`: one that bears a
-    liar, if any can."""
+    """One of those that are fixed, or of all that take what else is fixed; `robust`: one that bears
+    a liar, if any can."""
     if options.algorithms is not None:
         return pick(seed, "algorithm", options.algorithms)
     if robust and (bearing := _bearing(codec, nodes, options.topology or Named("complete"), options.values)):
         return pick(seed, "algorithm", bearing)
     algorithm = with_params(seed, pick(seed, "algorithm", every_algorithm()), codec)
-    where = options.topology
-    if where is None or fits(algorithm, where, codec, nodes, options.values):
+
+    def suits(named: Named) -> bool:
+        if options.topology is not None:
+            return fits(named, options.topology, codec, nodes, options.values)
+        fragments = named.values.get("outer_fragments", 1)
+        return fragments <= options.values and (options.codec is None or _rate_may_be_left(named, codec))
+
+    if suits(algorithm):
         return algorithm
-    able = [a for a in every_algorithm() if fits(a, where, codec, nodes, options.values)]
+    able = [named for named in every_algorithm() if suits(named)]
     return pick(seed, "algorithm", able) if able else algorithm
 
 

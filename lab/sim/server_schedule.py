@@ -155,11 +155,17 @@ def is_server(seed: int, options: Options) -> bool:
     return bool(named & set(SERVER_KINDS) - set(KINDS)) or seed % SERVER_EVERY == SERVER_EVERY - 1
 
 
-def draw(seed: int, options: Options) -> ServerSchedule:
-    """Draw the schedule of a seed. Raises ConfigError on an unknown name or parameter."""
+def check_words(options: Options, asked: str) -> None:
+    """Raise ConfigError for what a server run does not have. `asked`: what makes it one."""
     for what in ("algorithms", "topology", "workload"):
         if getattr(options, what) is not None:
-            raise ConfigError(f"a server run has no {what.rstrip('s')}; leave that away, or --mode server")
+            word = what.rstrip("s")
+            raise ConfigError(f"a server run has no {word}: leave --{word} away, or {asked}")
+
+
+def draw(seed: int, options: Options) -> ServerSchedule:
+    """Draw the schedule of a seed. Raises ConfigError on an unknown name or parameter."""
+    check_words(options, "--mode server" if options.server is None else "--server")
     if options.codec is not None:
         naming.codec_of(options.codec)
     nodes = options.nodes or pick(seed, "nodes", BOARDS)

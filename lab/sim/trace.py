@@ -15,7 +15,9 @@ from typing import TypeAlias
 from edgegossip.frame import Aux, Frame
 from edgegossip.types import Vec
 
-IDS = frozenset({Aux.SESSION, Aux.INCARNATION, Aux.FRESH})  # random numbers and fingerprints: they name something
+IDS = frozenset(
+    {Aux.SESSION, Aux.EPOCH, Aux.INCARNATION, Aux.FRESH}
+)  # random numbers and fingerprints: they name something
 EXACT = 2.0**53  # whole numbers below it are exact in a float64
 PLAIN = 2  # marshal's form without references: equal events give equal bytes
 Say: TypeAlias = Callable[[str], None]

@@ -17,7 +17,8 @@ Everything is written to the folder as it happens. `--judge FOLDER` judges what 
 - memory, threads, descriptors and coroutines of each process that lived long are flat (growth.py);
 - nobody ended by itself or said a traceback, and all train to the end.
 
-The verdict goes to verdict.json there; the exit status is 1 when something is wrong. Linux only."""
+The verdict goes to verdict.json there, and in words to the last line; `not judged` names whose
+growth nobody looked at. The exit status is 1 when something is wrong. Linux only."""
 
 from __future__ import annotations
 
@@ -27,6 +28,7 @@ import heapq
 import json
 import os
 import signal
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -206,7 +208,8 @@ def judge(out: Path) -> tuple[dict[str, Any], list[str]]:
     grown, grew = growth.judge(long, SCATTERED_BYTES if any("gone" in line for line in lines) else 0.0)
     wrong += grew
     minutes = round((samples[-1]["unix_s"] - samples[0]["unix_s"]) / 60, 1)
-    wrong += unjudged(about["mode"], minutes, long)
+    nobody = unjudged(about["mode"], long)
+    wrong += nobody if minutes >= LONG_MINUTES else []
     # All train to the end.
     rounds = {n: h["round"] for p, h in samples[-1]["processes"].items() if (n := p.partition(":")[0]) in names}
     wrong += [f"{name} trains no more" for name in names if rounds.get(name, -1) < 0.98 * max(rounds.values())]
@@ -227,16 +230,15 @@ def judge(out: Path) -> tuple[dict[str, Any], list[str]]:
         "events": dict(Counter(e.name for run in runs.values() for e in run.events())),
         "untrue": len(blames),
         "processes": {p: {q: [g.before, g.after] for q, g in rows.items()} for p, rows in grown.items()},
+        "not judged": nobody,
         "ended": "codes" in lines[-1],
         "wrong": wrong,
     }
     return document, wrong
 
 
-def unjudged(mode: str, minutes: float, judged: Collection[str]) -> list[str]:
-    """Whose growth nobody looked at in a run that is long enough: names are as in the samples."""
-    if minutes < LONG_MINUTES:
-        return []
+def unjudged(mode: str, judged: Collection[str]) -> list[str]:
+    """Whose growth nobody looked at: names are as in the samples."""
     kinds = {"gossip": {"board": ""}, "server": {"board": "pi-", "SuperLink": "coordinator/"}}[mode]
     return [
         f"no {kind} lived long enough to be judged"
@@ -245,29 +247,50 @@ def unjudged(mode: str, minutes: float, judged: Collection[str]) -> list[str]:
     ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mode", choices=("gossip", "server"), default="gossip")
-    parser.add_argument("--minutes", type=float, default=20.0)
-    parser.add_argument("--nodes", type=int, default=6)
-    parser.add_argument("--faults", type=int, default=1, choices=(0, 1))
-    parser.add_argument("--seed", type=int, default=1)
+def told(document: Mapping[str, Any], wrong: Collection[str]) -> str:
+    """The verdict in words."""
+    begin = f"{len(wrong)} wrong" if wrong else "nothing wrong"
+    boards = sum(name != COORDINATOR for name in document["rounds"])
+    did = f"{begin}: {sum(document['faults'].values())} faults played, records of {boards} boards checked"
+    return "; ".join([f"{did}, growth judged in {len(document['processes'])} processes", *document["not judged"]])
+
+
+class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter): ...
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m lab.soak", description=__doc__, formatter_class=_Help)
+    parser.add_argument("--mode", choices=("gossip", "server"), default="gossip", help="of the run")
+    parser.add_argument("--minutes", type=float, default=20.0, help="of the soak")
+    parser.add_argument("--nodes", type=int, default=6, help="boards")
+    parser.add_argument("--faults", type=int, default=1, choices=(0, 1), help="0: none")
+    parser.add_argument("--seed", type=int, default=1, help="of the faults")
     parser.add_argument("--every", type=float, default=5.0, help="seconds between samples")
     parser.add_argument("--pause", type=float, default=0.5, help="seconds that a board rests in each round")
-    parser.add_argument("--out", type=Path, default=Path("soak"))
-    parser.add_argument("--judge", type=Path, help="judge a folder that is there")
-    options = parser.parse_args()
+    parser.add_argument("--out", type=Path, default=Path("soak"), help="a new folder")
+    parser.add_argument("--judge", type=Path, metavar="FOLDER", help="judge a folder that is there")
+    options = parser.parse_args(words)
     out = options.judge or options.out
+    if options.judge and not (out / "soak.jsonl").exists():
+        parser.error(f"--judge {out}: there is no soak.jsonl, which a soak writes")
     if options.judge is None:
-        out.mkdir(parents=True)
+        if out.exists():
+            parser.error(f"--out {out} is there: name a new folder, or judge it with --judge {out}")
         boards = fleet_of(options.mode, options.nodes, options.pause, out.resolve())
         faults = schedule(options.seed, boards.names, 60 * options.minutes) if options.faults else []
+        if options.faults and not faults:
+            parser.error(
+                f"--minutes {options.minutes:g} leaves no time for a fault: the first minute and the last two have "
+                f"none; give {LONG_MINUTES:g} or more, or --faults 0"
+            )
+        out.mkdir(parents=True)
         about = {k: getattr(options, k) for k in ("mode", "seed")} | {"pause_s": options.pause}
         when = datetime.now(UTC).isoformat(timespec="seconds")
         soak(boards, faults, options.minutes, options.every, {**about, "when": when})
     document, wrong = judge(out)
     (out / "verdict.json").write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps(document, indent=1))
+    print(told(document, wrong), file=sys.stderr)
     raise SystemExit(1 if wrong else 0)
 
 

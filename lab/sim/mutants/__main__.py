@@ -1,4 +1,4 @@
-"""python -m lab.sim.mutants [--mutant NAME ...] [--seeds N] [--record]
+"""python -m lab.sim.mutants [--list] [--mutant NAME ...] [--seeds N] [--record]
 
 Looks for the first schedule that kills each mutant and prints a table. `--record`, for all of them,
 writes killed.json, from which the tests replay, and lab/results/pages/mutants.json, of which
@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from edgegossip.choices import did_you_mean
 from edgegossip.telemetry.machine import result_source
 from lab.sim.mutants.catalogue import MUTANTS
 from lab.sim.mutants.search import Found, search
@@ -19,13 +21,21 @@ KILLED = Path(__file__).parent / "killed.json"
 RESULTS = Path(__file__).parents[2] / "results" / "pages" / "mutants.json"
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m lab.sim.mutants", description="mutants against the simulator")
-    parser.add_argument("--mutant", action="append", choices=sorted(MUTANTS), metavar="NAME")
+    parser.add_argument(
+        "--list", action="store_true", help="tell each one's name, the rule that finds it and what it is"
+    )
+    parser.add_argument("--mutant", action="append", type=_name, metavar="NAME", help="may be repeated; default: all")
     parser.add_argument("--seeds", type=int, default=300, help="schedules after which a mutant has survived")
     parser.add_argument("--record", action="store_true", help="write killed.json and lab/results/pages/mutants.json")
-    args = parser.parse_args()
+    args = parser.parse_args(words)
+    if args.list:
+        known = json.loads(KILLED.read_text())
+        rules = {name: known[name]["rule"] if name in known else "a test" for name in args.mutant or MUTANTS}
+        print("\n".join(f"{name:40} {rule:11} {MUTANTS[name].what}" for name, rule in rules.items()))
+        return 0
     found = []
     for name in args.mutant or MUTANTS:
         if args.record and not args.mutant and not MUTANTS[name].found:
@@ -38,6 +48,12 @@ def main() -> int:
     killed = [f.mutant for f in found if f.seed is not None]
     print(f"{len(killed)} of {len(found)} killed" + (f"; survivors: {', '.join(survivors)}" if survivors else ""))
     return 1 if survivors else 0
+
+
+def _name(word: str) -> str:
+    if word not in MUTANTS:
+        raise argparse.ArgumentTypeError(f"there is no mutant {word!r}{did_you_mean(word, MUTANTS)} (--list has all)")
+    return word
 
 
 def _outcome(f: Found) -> str:

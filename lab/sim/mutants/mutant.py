@@ -1,8 +1,10 @@
 """A mutant: the real code with a small mistake in it, made at run time.
 
 Each edit names a function, a place in its syntax tree and what is to be there. The place is named
-by what the code does there, not by its text: so locals may be renamed, and code around it may move.
-When the place is gone, or there are several, the mutant says so instead of changing something else.
+by what the code does there, not by its text: it is found whatever locals are called, and code
+around it may move. When it is gone, or there are several, the mutant says so instead of changing
+something else. What is to be there says by `$` what was, and where that cannot be said it names
+locals, which then may not be renamed: a test counts these mutants.
 The function is compiled anew with the mistake and its code put in its place, so that everybody who
 holds the function gets it; the end of the `with` block puts the right code back."""
 

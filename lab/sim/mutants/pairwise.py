@@ -136,7 +136,7 @@ MUTANTS = (
         "the-middle-is-asked",
         "always the one in the middle of those who are up is asked",
         ("ad-psgd",),
-        (Edit(ADPSGD + "AdPsgd._begin", "BinOp derive_key", "len(peers) // 2"),),
+        (Edit(ADPSGD + "AdPsgd._begin", "BinOp derive_key", "$1 // 2"),),
         {"topology": "complete"},
     ),
 )

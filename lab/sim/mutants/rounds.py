@@ -151,7 +151,7 @@ MUTANTS = (
         ("dpsgd:max_ahead=1", "choco-sgd:max_ahead=1", "sgp:max_ahead=1"),
         (
             Edit(SYNCHRONOUS + "_claim", "test _ahead", "False"),
-            Edit(SYNCHRONOUS + "_skip_to", "Call _enter", "$0($1, min($2, s.round - 1), $3)"),
+            Edit(SYNCHRONOUS + "_skip_to", "Call _enter", "$0($1, min($2, $1.round - 1), $3)"),
         ),
         {"faults": "all,empty-disk=2,delay=3", "rounds": 16},
     ),
@@ -166,7 +166,7 @@ MUTANTS = (
         "returning-node-not-told",
         "a neighbour that came back does not get the message of the round in progress",
         ("dpsgd", "choco-sgd", "sgp"),
-        (Edit(SYNCHRONOUS + "membership", "Call _send", "(s, [])"),),
+        (Edit(SYNCHRONOUS + "membership", "Call _send", "($1, [])"),),
         {"faults": "all,flapping"},
         unseen=(
             "It costs the one that came back a deadline, and no more: a neighbour that is up and silent is left out as always."
@@ -270,7 +270,7 @@ MUTANTS = (
         "led-as-with-nothing",
         "a node with a model is led as soon as one with nothing",
         ("dpsgd", "choco-sgd", "sgp"),
-        (Edit(SYNCHRONOUS + "_ahead", "IfExp", "min(most, topology.n + 1)"),),
+        (Edit(SYNCHRONOUS + "_ahead", "IfExp", "$1"),),
         {"faults": "all,pause"},
     ),
     Mutant(

@@ -91,14 +91,14 @@ MUTANTS = (
         "shell-never-back",
         "a peer that was gone is not told to be back",
         PLAIN,
-        (Edit(EDGE + "_came_up", "test DOWN", "self.status is Status.NEW"),),
+        (Edit(EDGE + "_came_up", "test DOWN", "$0 is Status.NEW"),),
         options("split@3-15:1"),
     ),
     Mutant(
         "shell-suspects-die",
         "who is suspected is dead",
         PLAIN,
-        (Edit(DETECTOR + "_suspicion_ends_s", "BinOp _slowness 0", "$0 if False else self._suspected_s[member]"),),
+        (Edit(DETECTOR + "_suspicion_ends_s", "BinOp _slowness 0", "$0 if False else $0"),),
         options("pause@3-5:1"),
         unseen="Rounds are quick here: who is away too shortly to be dead is not missed by the members.",
         seen_by=(
@@ -210,7 +210,7 @@ MUTANTS = (
         "shell-founder-left-alone",
         "a member that is known to be there is not told of the others when it comes again",
         PLAIN,
-        (Edit(DETECTOR + "mark_alive", "test address", "$ and not self.table[member].here"),),
+        (Edit(DETECTOR + "mark_alive", "test address", "$ and not $0.here"),),
         options("other-version=2@3-15:0"),
     ),
     Mutant(

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from edgegossip.types import ConfigError
 from lab.faults.places import faults_of
-from lab.faults.plant import drawn, groups, plant
+from lab.faults.plant import drawn, found, groups, plant
 
 SOURCE = """
 class Box:
@@ -88,5 +89,27 @@ def test_what_a_test_sees_is_told_with_its_name_and_the_file_stays(project: Path
     (project / "tests/far/test_far.py").write_text("")
     before = file.read_text()
     told = {fault.start[0]: plant(project, path, fault).by for path, fault in drawn(project, ["room"], 1, 2)}
-    assert told[4].endswith("test_counting.py::test_it") and told[5] == ""
+    assert (told[4] or "").endswith("test_counting.py::test_it") and told[5] == ""
     assert file.read_text() == before
+
+
+def test_what_would_be_planted_is_told_beside_what_stands_there(project: Path) -> None:
+    one = min((found(project, path, fault) for path, fault in drawn(project, ["room"], 1, 2)), key=str)
+    assert str(one) == "room/counting.py:4, count: a statement is missing"
+    place = {"file": "edgegossip/room/counting.py", "line": 4, "where": "count", "kind": "missing"}
+    assert one.document() == {**place, "before": 'seen["n"] = n', "text": "pass"}
+
+
+@pytest.mark.parametrize(
+    ("room", "says"),
+    [
+        ("rooom", "no such folder or file; did you mean room?"),
+        ("nosuch", "no such folder or file; there are commands, room"),
+        ("room/nothing.py", "--room room/nothing.py: there is nothing in it to plant a mistake in"),
+    ],
+)
+def test_a_room_without_anything_is_told_in_one_sentence(project: Path, room: str, says: str) -> None:
+    (project / "edgegossip/room/nothing.py").write_text("ONE = 1\n")
+    with pytest.raises(ConfigError) as told:
+        drawn(project, [room], 1, 2)
+    assert str(told.value).endswith(says)

@@ -7,6 +7,7 @@ import gc
 import importlib
 import itertools
 import json
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -31,8 +32,9 @@ from lab.sim import (
 )
 from lab.sim import schedule as schedules
 from lab.sim.__main__ import sim
+from lab.sim.campaign import Result
 from lab.sim.command import fixed_by
-from lab.sim.schedule import Schedule
+from lab.sim.schedule import Schedule, fits
 
 
 def invoke(*words: str) -> Any:
@@ -68,6 +70,30 @@ def test_a_campaign_counts_algorithms_topologies_and_codecs() -> None:
     assert document["codecs"] == {"qsgd:bits=6": 3} and document["replays"] == 1
     assert document["looked"]["consensus"] == 3 and "hull" not in document["looked"]
     assert "gossip:" in done.output and ", consensus 3, " in done.output and ", refused 0, " in done.output
+
+
+@pytest.mark.parametrize(
+    ("mode", "has", "has_not"),
+    [
+        ("gossip", ("loss", "flapping"), ("hang", "power-cut")),
+        ("server", ("loss", "hang"), ("flapping", "power-cut")),
+        ("both", ("flapping", "hang"), ("power-cut",)),
+        ("shell", ("flapping", "power-cut"), ("hang", "byzantine-nan")),
+    ],
+)
+def test_a_campaign_tells_of_the_faults_that_can_occur(
+    mode: str, has: tuple[str, ...], has_not: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "campaign", lambda *_, **__: Result())
+    told = {line.split()[0] for line in invoke("--campaign", "1", "--mode", mode).output.splitlines()}
+    assert set(has) <= told and not set(has_not) & told
+
+
+def test_the_trace_on_the_page_is_what_its_command_prints() -> None:
+    page = (Path(command.__file__).parent / "README.md").read_text()
+    asked, block = re.findall(r"`(python -m lab\.sim [^`]*)` prints,[^`]*```\n(.*?)```", page, re.DOTALL)[0]
+    assert set(block.splitlines()) <= set(invoke(*asked.split()[3:]).output.splitlines())
+    assert all(f"| `{word}`" in page for word in re.findall(r" (\w+)=", block))
 
 
 def test_what_goes_another_way_when_run_again_is_made_small_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,6 +200,19 @@ def test_what_the_simulator_does_not_do_is_refused(recipe: str, key: str) -> Non
 def test_what_is_drawn_goes_with_a_fixed_topology(topology: str) -> None:
     drawn = [draw(seed, Options(topology=Named(topology))) for seed in range(8)]
     assert len({s.algorithm.name for s in drawn}) > 2 and len({s.nodes for s in drawn}) > 1
+
+
+@pytest.mark.parametrize(
+    ("seed", "options", "otherwise"),
+    [
+        (2, Options(codec=Named("auto")), "motef:eta=0.3"),
+        (28, Options(values=1), "deep-squeeze+outer-heavy-ball:eta=0.3,outer_fragments=2,outer_momentum=0.3"),
+    ],
+)
+def test_what_is_drawn_goes_with_a_fixed_codec_and_model(seed: int, options: Options, otherwise: str) -> None:
+    drawn = draw(seed, options)
+    assert str(draw(seed, Options()).algorithm) == otherwise != str(drawn.algorithm)
+    assert fits(drawn.algorithm, drawn.topology, drawn.codec, drawn.nodes, drawn.values)
 
 
 def test_nothing_suits_and_why(monkeypatch: pytest.MonkeyPatch) -> None:

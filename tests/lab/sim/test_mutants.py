@@ -4,7 +4,9 @@ right code passes, or by a test where no schedule shows it.
 When the engine has changed so that a mutant's schedule goes another way,
 `python -m lab.sim.mutants --mutant NAME --record` finds another one."""
 
+import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,9 +17,9 @@ from typing import Any
 import pytest
 
 from lab.sim import RULES, SERVER_RULES
-from lab.sim.mutants.__main__ import KILLED
+from lab.sim.mutants.__main__ import KILLED, main
 from lab.sim.mutants.catalogue import MUTANTS
-from lab.sim.mutants.mutant import Edit, Moved, Mutant, mutated
+from lab.sim.mutants.mutant import Edit, Moved, Mutant, find, locals_of, mutated, tree_of
 from lab.sim.mutants.search import replay
 from lab.sim.shell.run import SHELL_RULES
 
@@ -86,10 +88,34 @@ def test_every_mutant_is_killed_or_explained() -> None:
     assert all(bool(m.unseen) == bool(m.seen_by) for m in MUTANTS.values())
 
 
+def test_the_command_lists_them_and_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert list(rows) == list(MUTANTS)
+    assert all(
+        RECORDED[name]["rule"] in row and MUTANTS[name].what in row for name, row in rows.items() if name in RECORDED
+    )
+    with pytest.raises(SystemExit):
+        main(["--mutant", "share-kep"])
+    assert "there is no mutant 'share-kep'; did you mean share-kept? (--list has all)" in capsys.readouterr().err
+
+
 def test_all_still_apply() -> None:
     for mutant in MUTANTS.values():
         with mutant.applied():
             pass
+
+
+def test_few_name_locals_of_the_code() -> None:
+    """The number may only shrink: `$` says what was there, whatever it is called."""
+
+    def named(edit: Edit) -> set[str]:
+        new = ast.parse(re.sub(r"\$\d*", "_", edit.new))
+        return {n.id for n in ast.walk(new) if isinstance(n, ast.Name)} & locals_of(tree_of(find(edit.where))) - {
+            "self"
+        }
+
+    assert sum(any(map(named, mutant.edits)) for mutant in MUTANTS.values()) == 40
 
 
 def test_says_so_when_the_code_has_moved() -> None:

@@ -115,15 +115,39 @@ def test_who_is_blamed_was_away(
 
 
 def test_nobody_is_flat_whom_nobody_looked_at() -> None:
-    assert soaks.unjudged("server", 20.0, ["pi-1:7", "coordinator:8"]) == [
-        "no SuperLink lived long enough to be judged"
-    ]
-    assert not soaks.unjudged("server", 20.0, ["pi-1:7", "coordinator/9:8"])
-    assert soaks.unjudged("gossip", 20.0, []) and not soaks.unjudged("gossip", 1.0, [])
+    assert soaks.unjudged("server", ["pi-1:7", "coordinator:8"]) == ["no SuperLink lived long enough to be judged"]
+    assert not soaks.unjudged("server", ["pi-1:7", "coordinator/9:8"]) and soaks.unjudged("gossip", [])
     names, seconds = ("coordinator", "pi-1", "pi-2", "pi-3"), 1200.0
     faults = [f for seed in range(20) for f in soaks.schedule(seed, names, seconds) if f.name == "coordinator"]
     killed = [f.at_s for f in faults if f.kind == "SIGKILL"]
     assert 0 < max(killed) <= seconds / 3 and not any(f.kind == "SIGTERM" for f in faults)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--minutes 2", "--minutes 2 leaves no time for a fault: the first minute and the last two have none"),
+        ("--out .", "--out . is there: name a new folder, or judge it with --judge ."),
+        ("--judge /nonesuch", "--judge /nonesuch: there is no soak.jsonl, which a soak writes"),
+    ],
+)
+def test_what_cannot_be_played_or_judged_is_told_in_one_sentence(
+    words: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        soaks.main(words.split())
+    assert ended.value.code == 2 and f"python -m lab.soak: error: {says}" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_verdict_in_words_names_what_was_not_judged() -> None:
+    document = {"rounds": {"coordinator": 9, "pi-1": 9, "pi-2": 9}, "faults": {"SIGKILL": 2, "SIGSTOP": 1}}
+    document |= {"processes": {"pi-1:7": {}}, "not judged": ["no SuperLink lived long enough to be judged"]}
+    assert soaks.told(document, []) == (
+        "nothing wrong: 3 faults played, records of 2 boards checked, growth judged in 1 processes; "
+        "no SuperLink lived long enough to be judged"
+    )
 
 
 @pytest.mark.slow  # real processes
@@ -135,4 +159,4 @@ def test_a_minute_of_three_boards_that_are_killed_and_stopped(mode: str, tmp_pat
     faults += [soaks.Fault(8.0, "pi-3", "SIGSTOP", 20.0)]
     soaks.soak(boards, faults, 1.5, 1.5, {"mode": mode, "seed": 0, "pause_s": 0.2, "when": ""})
     document, wrong = soaks.judge(tmp_path)
-    assert not wrong and document["ended"] and document["records checked"] == 2
+    assert not wrong and document["ended"] and document["not judged"] and document["records checked"] == 2
