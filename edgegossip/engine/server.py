@@ -127,6 +127,7 @@ class _Asking:
     enough: int  # answers that end the wait; 0: all
     until_s: float  # after the beginning of the wait
     then: Callable[[], bool]
+    relied_on: frozenset[NodeId]  # for whom the wait goes on once anybody has answered
     moved_s: float = -math.inf  # when more of an answer came that is not whole yet
     late: bool = False  # nobody had answered by the deadline: the first answer is waited for
     answers: dict[NodeId, tuple[Address, Answer]] = field(default_factory=dict)
@@ -306,7 +307,10 @@ class ServerEngine:
     def _ask_round(self) -> bool:
         instructions = self._training.instructions({m.name: m.address for m in self._boards.idle()})
         what = f"round {self.round}"
-        return self._ask_and_wait(instructions, what, self._plan.deadline_s, self._plan.quorum, self._round_answered)
+        asks = self._ask_and_wait(instructions, what, self._plan.deadline_s, self._plan.quorum, self._round_answered)
+        assert self._asking is not None
+        self._asking.relied_on = self._boards.relied_on(self._asking.relied_on)
+        return asks
 
     def _ask_and_wait(
         self,
@@ -320,7 +324,8 @@ class ServerEngine:
         `then` says how it goes on."""
         numbers = self._ask(instructions, what)
         self._extensions.begin()
-        self._asking = _Asking(what, numbers, deadline_s, enough, deadline_s, then)
+        names = frozenset(self._open.waited_for(numbers))
+        self._asking = _Asking(what, numbers, deadline_s, enough, deadline_s, then, names)
         return self._go(self._waiting_for_answers)
 
     def _waiting_for_answers(self) -> bool:
@@ -332,7 +337,8 @@ class ServerEngine:
         if not (waiting := self._open.waited_for(asking.numbers)):
             return asking.then()
         names = ", ".join(waiting)
-        if asking.enough and len(asking.answers) >= asking.enough:
+        enough = asking.enough and len(asking.answers) >= asking.enough
+        if enough or (asking.answers and asking.relied_on.isdisjoint(waiting)):
             text = f"{asking.what}: went on with {len(asking.answers)} answers, without {names}"
             self._log("stragglers", text, missing=names)
             return asking.then()
@@ -353,6 +359,7 @@ class ServerEngine:
             for name in waiting:
                 reason = f"no answer for {asking.until_s:g} s"
                 self._log("suspect", f"{asking.what}: went on without {name}: {reason}", peer=name)
+            self._boards.missed(asking.relied_on.intersection(waiting))
             return asking.then()
         self._announce(f"{asking.what}: waiting for {names} for {self._waited_s:.0f} s", names)
         return False
@@ -606,7 +613,9 @@ class ServerEngine:
                 return  # another process has taken its place, or the run is over
             if self._asking is not None and number in self._asking.numbers:
                 self._asking.answers[member.name] = (sent.address, answer)
+                self._boards.answered(member.name, in_time=True)
             else:
+                self._boards.answered(member.name, in_time=False)
                 self._training.take_late(member.name, answer)
 
     def _joined(self, address: Address, hello: int, answer: Answer) -> None:

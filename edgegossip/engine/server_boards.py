@@ -17,7 +17,8 @@ from typing import TypeAlias
 import numpy as np
 
 from edgegossip.agreement import Agreement, difference, outvoted
-from edgegossip.types import NodeId, PeerError, Round, RunError
+from edgegossip.gossip.state import Reliance
+from edgegossip.types import NodeId, PeerError, Round, RunError, replace
 
 Address: TypeAlias = int  # the number by which the transport reaches one process of a board
 
@@ -69,6 +70,7 @@ class Boards:
         self._ignored: set[Address] = set()  # of strangers that were refused, and those that a board no longer uses
         self.lost: dict[NodeId, str] = {}  # boards that are down, and why
         self._ended: set[NodeId] = set()  # those of them whose process is known to have ended
+        self._reliance: dict[NodeId, Reliance] = {}  # on boards that let a deadline pass
         self._short_since_s: float | None = None
 
     # Who is there
@@ -166,6 +168,26 @@ class Boards:
     def not_joined(self) -> list[NodeId]:
         """Return who is expected, has never been there, and has not been given up."""
         return [name for name in self.expected if name not in self._members and name not in self.lost]
+
+    # Who is in time
+
+    def relied_on(self, names: Iterable[NodeId]) -> frozenset[NodeId]:
+        """Return for whom of those that are asked a round waits: who let deadlines pass has to
+        answer first, be it late. All where it would be nobody."""
+        all_ = frozenset(names)
+        return frozenset(n for n in all_ if n not in self._reliance or self._reliance[n].holds) or all_
+
+    def missed(self, names: Iterable[NodeId]) -> None:
+        """Take note that a deadline has passed while these were waited for."""
+        for name in names:
+            self._reliance[name] = self._reliance.get(name, Reliance()).miss()
+
+    def answered(self, name: NodeId, in_time: bool) -> None:
+        """Take note of an answer; one in time makes up for all before."""
+        if in_time:
+            self._reliance.pop(name, None)
+        elif (reliance := self._reliance.get(name)) is not None:
+            self._reliance[name] = replace(reliance, sent=reliance.sent + 1)
 
     # Whether they are enough
 

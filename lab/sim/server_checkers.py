@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median_high, median_low
 from typing import Any
@@ -152,6 +152,12 @@ class OpenRound:
     answers: dict[NodeId, tuple[Answer, Note]] = field(default_factory=dict)
     first_s: float = math.inf  # when the first answer came
     late: bool = False  # nobody had answered by the deadline
+    relied_on: frozenset[NodeId] = frozenset()  # who has not cost too many deadlines before
+
+    def wants(self, waiting: Iterable[int]) -> set[NodeId]:
+        """Return who of those that have not answered is worth the wait, once anybody has."""
+        names = {self.numbers[number] for number in waiting}
+        return names & self.relied_on if self.answers else names
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +265,7 @@ class Ledger:
         self._given_up: dict[NodeId, int] = {}  # how often a board's answer was
         self._gave_up_s: dict[NodeId, float] = {}  # after how long, the last time
         self._unanswered: dict[NodeId, bool] = {}  # whether it has answered nothing since
+        self._missed: dict[NodeId, tuple[int, int]] = {}  # deadlines that it cost; its late answers since
         self._overdue: dict[int, float] = {}  # questions to be given up, and since when
         self._short_s: float | None = None  # since when there are too few
         self._evaluations: set[Round] = set()
@@ -336,6 +343,10 @@ class Ledger:
         if self._asking is not None and number in self._asking.numbers and note is not None:
             self._asking.answers[self._asking.numbers[number]] = (answer, note)
             self._asking.first_s = min(self._asking.first_s, now_s)
+            self._missed.pop(sent.question.name, None)
+        elif sent.question.name in self._missed:
+            missed, since = self._missed[sent.question.name]
+            self._missed[sent.question.name] = missed, since + 1
 
     def effects(self, effects: list[Effect], looked: bool, now_s: float) -> None:
         """Check what came out of the engine, in its order, and what should have come. `looked`: at
@@ -598,7 +609,8 @@ class Ledger:
         elif first and evaluate and len(asked) > 1:
             self._check_choice("evaluation", sorted(asked), evaluate)
         self._check_frames(frames, {name: q.address for name, q in asked.items()})
-        self._asking = OpenRound(now_s, {q.number: q.name for q in questions})
+        relied_on = frozenset(n for n in asked if _relied_on(*self._missed.get(n, (0, 0)))) or frozenset(asked)
+        self._asking = OpenRound(now_s, {q.number: q.name for q in questions}, relied_on=relied_on)
         self._refused, self._mark_s = set(), now_s
 
     def _check_choice(self, what: str, among: list[NodeId], chosen: Collection[NodeId]) -> None:
@@ -707,6 +719,8 @@ class Ledger:
                 self._violate("ends", None, f"round {self.round} goes on, and all answers are there")
             elif plan.quorum and len(asking.answers) >= plan.quorum:
                 self._violate("ends", None, f"round {self.round} goes on with {len(asking.answers)} answers")
+            elif waiting and not asking.wants(waiting):
+                self._violate("ends", None, f"round {self.round} goes on for boards that cost deadlines before")
             else:
                 until_s = asking.at_s + plan.deadline_s
                 asking.late = asking.late or (now_s >= until_s and not asking.answers)
@@ -736,10 +750,13 @@ class Ledger:
             self._violate("rounds", None, f"round {ended.round} ends; round {round} is under way")
             return
         waiting = [n for n in asking.numbers if n in self._open]
-        enough = plan.quorum and len(asking.answers) >= plan.quorum
+        wanted = asking.wants(waiting)
+        enough = not wanted or (plan.quorum and len(asking.answers) >= plan.quorum)
         since_s = asking.first_s if asking.late and asking.answers else asking.at_s
         if waiting and not enough and now_s < since_s + plan.deadline_s - 0.02:
             self._violate("ends", None, f"round {round} ends with {len(asking.answers)} answers, before its deadline")
+        for name in () if enough else wanted & asking.relied_on:
+            self._missed[name] = self._missed.get(name, (0, 0))[0] + 1, 0
         good = {
             n: a.frame for n, (a, _) in asking.answers.items() if isinstance(a, BoardAnswer) and n not in self._refused
         }
@@ -951,3 +968,9 @@ class Ledger:
             guilty = self.lied or "error" in self._faults
             return "" if guilty else "nobody lies"
         return "no such reason is known"
+
+
+def _relied_on(missed: int, since: int) -> bool:
+    """Tell whether a board may cost a deadline, after so many that it cost, and so many late
+    answers since then."""
+    return missed < 2 or since >= 2 ** (missed - 2)

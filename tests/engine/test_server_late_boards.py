@@ -3,13 +3,14 @@ that nobody does."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from edgegossip.engine.server_events import Ask, BoardAnswer, Effect, Evaluate, ProcessEnded, Stop
+from edgegossip.engine.server_events import Ask, BoardAnswer, Effect, Evaluate, ProcessEnded, RoundEnded, Stop
 from edgegossip.types import DecodeError, Metrics, PeerError, RunError, Vec
 from tests.engine.fleet import FINAL, Run, garbage
 
@@ -117,6 +118,38 @@ def test_who_follows_the_first_late_answer_has_one_more_deadline() -> None:
     run.play()
     assert run.used == [2]
     assert run.texts("suspect") == ["round 0: went on without board-2: no answer for 0.5 s"]
+
+
+def test_a_board_that_is_never_in_time_costs_few_deadlines() -> None:
+    run = Run(rounds=600, deadline_s=1.0, every=600)
+    run.boards[3].takes_s = 1.2
+    run.play()
+    went_on = [text for text in run.texts("suspect") if text.startswith("round ")]
+    asked = len(run.boards[3].trained)
+    assert asked > 20 and 4 <= len(went_on) <= 2 + math.log2(asked) and run.used == [3] * 600
+    assert all(text.endswith("without board-3") for text in run.texts("stragglers"))
+
+
+def test_a_board_that_is_in_time_again_is_waited_for_as_ever() -> None:
+    run = Run(rounds=60, deadline_s=1.0, every=60)
+    run.boards[3].takes_s = 1.2
+
+    def recovers(effect: Effect) -> None:
+        if isinstance(effect, RoundEnded) and effect.round == 29:
+            run.boards[3].takes_s = 0.9
+
+    run.on_effect = recovers
+    run.play()
+    short = [k for k, used in enumerate(run.used) if used == 3]
+    assert set(range(30)) <= set(short) and max(short) < 45 and run.used[45:] == [4] * 15
+
+
+def test_boards_that_are_never_in_time_are_waited_for_where_there_are_no_others() -> None:
+    run = Run(boards=2, rounds=12, deadline_s=1.0, every=12)
+    for board in run.boards:
+        board.lost = frozenset({2, 3})
+    run.play()
+    assert len(run.saved) == 12 and run.used[-1] == 2
 
 
 SLOW = pytest.mark.parametrize(

@@ -75,6 +75,20 @@ MUTANTS = (
         options("hang=2"),
     ),
     Mutant(
+        "server-lateness-costs-nothing",
+        "who lets one deadline after the other pass is waited for as ever",
+        GOSSIP,
+        (Edit(BOARDS + "missed", "stmt miss", "pass"),),
+        options("hang=3", "deadline_s=1", rounds=12),
+    ),
+    Mutant(
+        "server-late-once-late-for-ever",
+        "who let deadlines pass is not waited for again, though it is in time",
+        GOSSIP,
+        (Edit(BOARDS + "answered", "stmt pop", "pass"),),
+        options("hang=3", "deadline_s=1", rounds=12),
+    ),
+    Mutant(
         "server-first-late-answer-ends-it",
         "where nobody was in time, the round ends with the first answer and the others have no deadline more",
         GOSSIP,
