@@ -46,7 +46,7 @@ ROOTS = $(SUITES:%=build/roots/%$(ARCH:%=-%))
 CORE ?= a72
 
 # The parts of `make test-slow`, which .github/workflows/slow.yml runs each week.
-PARTS := runs simulator laws machines browser rest examples
+PARTS := runs simulator laws machines browser rest examples coverage
 SLOW_runs := tests/e2e tests/flower tests/mesh tests/lab/bench tests/test_notebook.py
 SLOW_simulator := tests/lab/sim tests/studies
 SLOW_laws := tests/codecs tests/gossip tests/engine tests/conformance
@@ -54,6 +54,9 @@ SLOW_machines := tests/native tests/fuzz tests/fleet tests/deploy tests/checkpoi
 SLOW_browser := tests/report tests/test_documentation.py tests/test_code_blocks.py tests/test_python_page.py
 SLOW_rest := tests $(foreach part,runs simulator laws machines browser,$(SLOW_$(part):%=--ignore=%))
 SLOW_examples := tests -m "hypothesis and not slow"
+# The branches of what decides, by its own tests: a tracer more than doubles their time.
+COVERED := layout.py frame.py codecs gossip engine security
+SLOW_coverage := --cov --cov-branch --cov-report= -m "not slow" tests/test_layout.py tests/test_frame.py tests/codecs tests/gossip tests/engine tests/security tests/conformance tests/mesh/security tests/fleet/test_store.py
 SLOW = $(if $(PART),$(SLOW_$(PART)),tests)
 
 .PHONY: help demo docs test tests test-slow image-smoke fuzz arm-cost lint types bytecode format install wheel wheel-smoke sbom locks clean
@@ -66,11 +69,9 @@ demo: $(READY) ## train on this machine, both ways, and show where the results l
 
 # Tests start some hundred processes: each would compile all of the package again if it could not keep bytecode. So
 # would each of pytest's workers all tests; that is done once, beside mypy.
-test: $(ALL) ## formatting, lint, types, import rule, tests and branch coverage
+test: $(ALL) ## formatting, lint, types, import rule and tests
 	@MAKEFLAGS= $(AGAIN) --jobs=2 lint types bytecode
-	@rm -f .coverage .coverage.* coverage.json
-	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --cov --cov-branch --cov-report= --durations=20 tests
-	@$(BIN)/python scripts/branch_coverage.py 95 edgegossip/layout.py edgegossip/frame.py edgegossip/codecs edgegossip/gossip edgegossip/engine edgegossip/security
+	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=20 tests
 
 tests: test
 
@@ -78,7 +79,8 @@ test-slow: $(ALL) ## the tests that take long or need a developer's tools, all o
 	@[ -n '$(SLOW)' ] || { echo "PART=$(PART): no such part; there are $(PARTS)" >&2; exit 1; }
 	@[ -n "$(filter-out runs,$(PART))" ] || $(call step,Flower's simulation engine,simulation) $(LOCKED) -r locks/simulation.txt
 	@OMP_NUM_THREADS=1 $(if $(filter examples,$(PART)),HYPOTHESIS_PROFILE=explore) $(BIN)/python -m pytest -m slow --durations=20 $(SLOW)
-	@[ -n "$(PART)" ] || $(AGAIN) test-slow PART=examples
+	@[ "$(PART)" != coverage ] || $(BIN)/python scripts/branch_coverage.py 95 $(COVERED:%=edgegossip/%)
+	@[ -n "$(PART)" ] || for part in examples coverage; do $(AGAIN) test-slow PART=$$part; done
 
 image-smoke: $(ALL) ## an image from nothing to a training board, emulated; needs root; goes on at the stage where it stopped
 	@$(BIN)/python -m lab.smoke $(SMOKE)

@@ -1,12 +1,5 @@
 """Settings for every test: hypothesis tries the same forty examples each time, and with
-HYPOTHESIS_PROFILE=explore (`make test-slow PART=examples`) a thousand others.
-
-Under --cov only the tests of the packages whose branches are counted (scripts/branch_coverage.py)
-are traced: a tracer more than doubles the time of any Python code, measured or not, and what other
-tests happen to run proves nothing about a package. Of their own tests the long ones, which reach no
-branch that others do not, are marked no_cover. Imports are not traced either; no branch of those
-packages stands outside a function.
-"""
+HYPOTHESIS_PROFILE=explore (`make test-slow PART=examples`) a thousand others."""
 
 import faulthandler
 import gc
@@ -17,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from _pytest.runner import runtestprotocol
-from coverage import Coverage
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -35,27 +27,12 @@ FIRST = (
 )
 FATAL = ROOT.parent / "build" / "fatal"  # last words of a process that a signal ended, such as SIGSEGV
 
-TRACED = (
-    *("codecs/", "conformance/", "engine/", "gossip/", "security/"),
-    *("fleet/test_store.py", "test_frame.py", "test_layout.py"),
-    *(f"mesh/security/test_{of}.py" for of in ("admission", "patience", "revocation", "tokens", "trouble")),
-)
 
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """pytest-cov has started its tracer just before; each traced test resumes it. In a worker of
-    xdist it has started another one before, as if it were in no worker, which would go on tracing
-    every test whenever this one pauses.
-
-    A shell starts what runs in its background with Ctrl-C ignored, and so would be every process of
-    a test."""
+def pytest_sessionstart() -> None:
+    """A shell starts what runs in its background with Ctrl-C ignored, and so would be every process
+    of a test."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if controller := _coverage(session.config):
-        controller.pause()
-        while running := Coverage.current():
-            running.stop()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -123,20 +100,3 @@ class Worker:
             if report.when == "call" or not report.passed or report.duration > 1.0:
                 item.ihook.pytest_runtest_logreport(report=report)
         return True
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    coverage = _coverage(item.config)
-    if not coverage or not item.path.relative_to(ROOT).as_posix().startswith(TRACED):
-        return (yield)
-    coverage.resume()
-    try:
-        return (yield)
-    finally:
-        coverage.pause()
-
-
-def _coverage(config: pytest.Config):
-    """pytest-cov's controller of this process; None without --cov."""
-    return getattr(config.pluginmanager.getplugin("_cov"), "cov_controller", None)

@@ -46,7 +46,6 @@ def joined(message: Frame) -> bytes:
     return b"".join(frame.build(message))
 
 
-@pytest.mark.no_cover
 @settings(max_examples=100)
 @given(frames)
 def test_parse_undoes_build(message: Frame) -> None:
@@ -57,7 +56,6 @@ def test_parse_undoes_build(message: Frame) -> None:
     assert joined(parsed) == data
 
 
-@pytest.mark.no_cover
 @settings(max_examples=100)
 @given(frames)
 def test_header_says_how_much_is_to_come(message: Frame) -> None:
@@ -157,7 +155,6 @@ def test_no_claimed_length_is_allocated() -> None:
     assert peak < 100_000
 
 
-@pytest.mark.no_cover
 @settings(max_examples=100)
 @given(frames, st.data())
 def test_one_flipped_bit_is_always_noticed(message: Frame, data: st.DataObject) -> None:
@@ -168,7 +165,6 @@ def test_one_flipped_bit_is_always_noticed(message: Frame, data: st.DataObject) 
         frame.parse(bytes(changed), LIMITS)
 
 
-@pytest.mark.no_cover
 @given(frames, st.data())
 def test_every_cut_is_noticed(message: Frame, data: st.DataObject) -> None:
     whole = joined(message)

@@ -56,7 +56,6 @@ def test_views_share_memory_and_have_the_tensors_shapes() -> None:
     assert all(np.shares_memory(v, vec) for v in views.values() if v.size)
 
 
-@pytest.mark.no_cover
 @given(layouts)
 def test_flatten_undoes_views_and_copies(layout: Layout) -> None:
     vec = np.arange(layout.size, dtype=np.float32)

@@ -77,7 +77,6 @@ def test_entropy_is_claimed_with_a_coder_that_aims_at_it() -> None:
     assert claims.claims_of(Described("qsgd", stage="auto"), some, empty).entropy_bits >= 4
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("bucket", [0, 7, 64, 1000])
 def test_the_entropy_is_that_of_drawn_codes(bucket: int) -> None:
     grid, x, rng = np.array([0, 0.1, 0.4, 1.0]), sample(0.8, 1000), np.random.default_rng(1)

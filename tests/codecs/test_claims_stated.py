@@ -26,7 +26,6 @@ def verdict(name: str, check: str, **params: Any) -> bool | None:
     return next(c.passed for c in report.checks if c.name == check)
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("name", "params"),
     [

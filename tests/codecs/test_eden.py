@@ -28,7 +28,6 @@ def errors(bits: int, x: Vec, keys: int, first: int = 0) -> np.ndarray:
     return found / np.linalg.norm(x.astype(np.float64))
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("bits", [1, 2, 3, 4])
 def test_the_error_is_that_of_the_paper(bits: int) -> None:
     """Within 2 %, of normal and of heavy-tailed values, which another quantiser would notice."""

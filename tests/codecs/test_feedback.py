@@ -156,7 +156,6 @@ def test_codecs_whose_memory_stays_small_are_taken(name: str, params: dict[str, 
     assert max(relative_memory(codec, 60)) < most
 
 
-@pytest.mark.no_cover
 def test_dither_in_so_many_bytes_is_refused_as_its_error_is_open() -> None:
     few = codecs.get("dither", bytes=300)
     assert relative_memory(few, 12)[11] > 1e3

@@ -69,7 +69,6 @@ def test_between_the_points_the_scale_is_as_good_as_the_optimum(beta: float) -> 
     assert beta < 0.35 or fitted.alpha == pytest.approx(1, rel=0.02)
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("beta", [0.4, 0.6, 1.0, 2.0])
 def test_a_sample_is_fitted_and_quantised_as_well_as_by_its_own_best_scale(beta: float) -> None:
     x = oracle.sample(beta, 200_000) * np.float32(0.003)

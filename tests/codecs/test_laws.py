@@ -46,11 +46,9 @@ every_name = pytest.mark.parametrize("case", FIRST, ids=str)  # where parameters
 
 
 def examples(cases: Iterable[Case], count: int = EXAMPLES) -> Callable[[Callable[..., None]], Any]:
-    """`count` models for each of these, none of them under the tracer of branch coverage, which
-    would take two minutes more."""
+    """`count` models for each of these."""
 
     def decorate(test: Callable[..., None]) -> Any:
-        @pytest.mark.no_cover
         @pytest.mark.parametrize("case", cases, ids=str)
         @functools.wraps(test, assigned=("__module__", "__name__", "__qualname__", "__doc__"), updated=())
         def tried(case: Case) -> None:

@@ -39,7 +39,6 @@ every_codec = pytest.mark.parametrize("case", CASES, ids=str)
 
 # Other parameters of a codec are slow, a third of a second each; on smaller models the next law
 # takes any line.
-@pytest.mark.no_cover
 @pytest.mark.parametrize("case", [*FIRST, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE)], ids=str)
 def test_instruction_sets_and_threads_do_not_matter(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
@@ -98,7 +97,6 @@ def no_machine_matters(case: Case, vector: tuple[Layout, Vec], isa: str, threads
 machines = {"isa": st.sampled_from(native.available_isas()), "threads": st.integers(1, 9)}
 
 
-@pytest.mark.no_cover
 @settings(max_examples=150)
 @given(case=st.sampled_from(CASES), vector=vectors(), **machines)
 def test_any_instruction_set_and_number_of_threads_give_the_same(

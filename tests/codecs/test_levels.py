@@ -117,7 +117,6 @@ _lists = st.one_of(
 )
 
 
-@pytest.mark.no_cover
 @settings(max_examples=100)
 @given(grid=_lists, d=st.integers(1, 3000), seed=st.integers(0, 2**32 - 1), tail=st.floats(0.2, 5))
 def test_no_vector_is_worse_than_the_worst_case(grid: np.ndarray, d: int, seed: int, tail: float) -> None:
@@ -146,7 +145,6 @@ def test_the_worst_case_is_below_equation_2_and_the_bins(s: int, d: int) -> None
         assert worst >= 2.0**-s * math.sqrt(d) - 1 - 1e-9
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize(("s", "d"), [(2, 100), (6, 512), (8, 10**4), (126, 512)])
 def test_the_optimal_ratio_beats_every_other(s: int, d: int) -> None:
     best = bounds.optimal_ratio(s, d)
@@ -164,7 +162,6 @@ def test_equation_3_needs_its_assumption() -> None:
     assert bounds.length_bound(5, 65536) < bounds.length_bound(6, 65536)
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("d", [8, 64, 512, 4096])
 @pytest.mark.parametrize("grid", [[0, 1], levels.uniform_levels(7), levels.geometric_levels(6, 0.5)], ids=len)
 def test_the_variance_of_normal_values_is_that_of_drawn_ones(grid: Sequence[float], d: int) -> None:

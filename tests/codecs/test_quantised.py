@@ -162,7 +162,6 @@ def test_the_coder_that_is_chosen(name: str, params: dict[str, Any], x: Vec, sta
 CODERS = ("raw", "huffman", "elias", "zstd")
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("name", "bits"),
     [*itertools.product(("qsgd", "qsgd-inf"), (2, 4, 7, 8, 12)), ("elastiquant", 4), ("elastiquant", 8)],

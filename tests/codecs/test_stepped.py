@@ -45,7 +45,6 @@ def vectors(draw: st.DrawFn) -> tuple[Layout, Vec]:
     return layout, x.astype(np.float32)
 
 
-@pytest.mark.no_cover
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(vectors(), st.sampled_from(["dither", "deadzone"]), st.integers(200, 6000), st.sampled_from([0.0, 0.5, 1.0]))
 def test_bytes_are_never_exceeded(drawn: tuple[Layout, Vec], name: str, most: int, allocation: float) -> None:
@@ -62,7 +61,6 @@ def test_bytes_are_used() -> None:
             assert 0.97 * most - spread <= sent(name, x, layout, bytes=most)[0] <= most
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize(("most", "magnitude"), [(60, 0.1), (200, 1e-30), (700, 3e38)])
 def test_a_dead_zone_sends_some_of_what_is_all_alike(most: int, magnitude: float) -> None:
     """No step sends some of them. Other messages send others, so that error feedback gets to

@@ -109,7 +109,6 @@ def biased(codec_of: Callable[[Layout], Codec], names: list[str], keys: int) -> 
     return found
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("rate", RATES)
 def test_no_vector_has_a_bias(rate: str) -> None:
     """Two of the vectors each, other ones for other codecs, with 100 keys."""

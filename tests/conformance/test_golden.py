@@ -27,7 +27,6 @@ def test_every_wire_format_has_at_least_ten_golden_vectors() -> None:
     assert min(counts.values()) >= 10, counts
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("name", CASES)
 def test_golden(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On every instruction set in turn, as a user would choose it."""

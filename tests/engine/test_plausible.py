@@ -67,7 +67,6 @@ class Fleet:
         self.highest = max(self.highest, abs(self.model))
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("factor", [-90.0, 90.0, 99.0])
 @pytest.mark.parametrize(("boards", "part"), [(5, 2), (6, 6), (6, 3), (9, 1), (10, 4)])
 def test_a_liar_just_below_the_ratio_does_not_blow_up_the_model(factor: float, boards: int, part: int) -> None:
@@ -330,7 +329,6 @@ def _played(lie: Callable[[int, float], Frame | None], honest: int, planned: flo
     return levels
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("planned", [0.3, None])
 @pytest.mark.parametrize("honest", [2, 10])
 @pytest.mark.parametrize(("loss", "rate"), [(0.0, 0.1), (1e20, 0.1), (None, 1e6), (None, 1e-20)])

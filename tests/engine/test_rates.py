@@ -95,7 +95,6 @@ def test_on_a_constant_link_it_comes_to_rest(wanted: Goal, speed: float, delay_s
     assert all(after <= 2 * before + 1 for before, after in itertools.pairwise(found))
 
 
-@pytest.mark.no_cover
 @given(st.booleans(), st.booleans(), st.floats(1e5, 1e6), st.floats(0.1, 1.0), st.sampled_from((0.0, 0.3)))
 def test_a_limit_of_seconds_is_kept_and_used(
     repaired: bool, apart: bool, speed: float, seconds: float, delay: float
@@ -121,7 +120,6 @@ def least_cost(says: Says, *args: Any) -> float:
     return min(cost(min(VALUES, smallest * 2 ** (k / 16)), says, *args) for k in range(129))
 
 
-@pytest.mark.no_cover
 @given(st.booleans(), st.booleans(), st.floats(2e5, 1e6), st.floats(0.1, 2.0))
 def test_ten_times_slower_and_back(repaired: bool, apart: bool, fast: float, compute_s: float) -> None:
     """Within ten rounds it is where it should be."""
@@ -160,7 +158,6 @@ def test_where_all_get_the_same_the_slowest_decides() -> None:
     assert found["fast"] == found["slow"] == pytest.approx(5e4, rel=0.2)
 
 
-@pytest.mark.no_cover
 @given(st.booleans(), st.floats(0.01, 0.3))
 def test_delay_is_not_taken_for_want_of_speed(repaired: bool, delay_s: float) -> None:
     """Small messages over a fast link with delay: fewer bytes would gain nothing."""
@@ -230,7 +227,6 @@ def test_only_a_codec_that_leaves_the_rate_has_a_control() -> None:
         assert rates_for(codec, LAYOUT, Says.UPDATES) is None
 
 
-@pytest.mark.no_cover
 @settings(max_examples=10)
 @given(st.booleans(), st.integers(VALUES // 32, VALUES // 2), st.floats(1e3, 1e7))
 def test_what_is_planned_is_what_is_sent(repaired: bool, most_bytes: int, speed: float) -> None:

@@ -156,7 +156,6 @@ def drawn(rounds: int, count: int) -> list[list[int]]:
 LOST: Lost = {0: [2], 3: [0, 3], 7: [4], 20: [1]}
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("count", [N, 2], ids=["all boards", "two drawn"])
 @pytest.mark.parametrize("examples", [None, UNEQUAL], ids=["uniform", "examples"])
 @pytest.mark.parametrize("steps", [(STEPS,) * N, (6, 3, 12, 1, 6)], ids=["as many steps", "other steps"])
@@ -184,7 +183,6 @@ def test_a_coordinators_step_is_the_outer_optimisers() -> None:
         np.testing.assert_allclose(run.x[:40], paper.x, atol=1e-5)
 
 
-@pytest.mark.no_cover
 def test_it_comes_to_the_optimum_where_fedavg_stays_away() -> None:
     corrected, compressed, plain = Run(), Run("minmax8", "fp16"), Run(strategy="fedavg")
     for run in (corrected, compressed, plain):
@@ -205,7 +203,6 @@ def test_a_board_that_lost_its_disk_changes_nothing() -> None:
     np.testing.assert_array_equal(whole.x, again.x)
 
 
-@pytest.mark.no_cover
 def test_boards_that_are_gone_do_not_hold_the_others_for_good() -> None:
     """A gradient of long ago would pull them away from where their own losses are least."""
     run, here = Run(), range(N - 1)

@@ -69,7 +69,6 @@ def test_the_final_model_is_handed_over_before_it_is_evaluated_by_whoever_answer
     assert sorted(run.texts("suspect")) == [went_on.format(k) for k in range(3)]
 
 
-@pytest.mark.no_cover
 def test_a_board_that_loses_all_answers_is_given_up_on_after_ever_longer_times() -> None:
     run = Run(rounds=600, quorum=3, every=600, deadline_s=0.1)
     run.boards[2].lost = frozenset(range(1, 420))

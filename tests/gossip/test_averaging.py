@@ -22,7 +22,6 @@ def test_what_loses_next_to_nothing_mixes_in_full(name: str) -> None:
     assert default_eta(codecs.get(name)) == 1.0
 
 
-@pytest.mark.no_cover
 def test_it_is_a_plain_number() -> None:
     """A state holds it, and a checkpoint refuses numpy's scalars."""
     for codec in map(codecs.get, codecs.names()):

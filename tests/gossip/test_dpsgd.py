@@ -156,7 +156,6 @@ def test_replaying_an_input_on_an_old_state_gives_the_same_result(make_fleet: An
             np.testing.assert_array_equal(state.math.base, base)
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("buffers", [3, 12], ids=["some statistics", "statistics alone"])
 def test_what_training_overwrites_is_averaged_and_does_not_run_away(make_fleet: Any, buffers: int) -> None:
     """Each board sets its statistics to its own, round after round, as batch norm does on skewed

@@ -62,7 +62,6 @@ def budgets() -> Iterator[Any]:
             yield pytest.param(algorithm, bits, marks=() if a % 3 == b else pytest.mark.slow)
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize(("algorithm", "bits"), [*budgets()])
 def test_however_few_bytes_a_message_gets_boards_do_not_drift_apart(
     make_fleet: Any, algorithm: str, bits: float
@@ -75,7 +74,6 @@ def test_however_few_bytes_a_message_gets_boards_do_not_drift_apart(
     assert found[-1] < (0.01 if bits == 8.0 and algorithm == "motef" else 0.05 if bits == 8.0 else 0.8)
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("algorithm", ["motef", *(pytest.param(a, marks=pytest.mark.slow) for a in ALGORITHMS[:2])])
 def test_boards_whose_messages_differ_mix_alike(make_fleet: Any, algorithm: str) -> None:
     """An edge goes by the coarser of its two ends, whichever that is in this round."""
@@ -87,7 +85,6 @@ def test_boards_whose_messages_differ_mix_alike(make_fleet: Any, algorithm: str)
     assert not grows(found) and found[-1] < 0.8
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("finer", [0, 1])
 def test_a_correction_goes_by_the_coarser_end_of_its_edge(make_fleet: Any, finer: int) -> None:
     """What one end adds the other takes off."""

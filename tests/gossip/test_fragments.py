@@ -42,7 +42,6 @@ def test_every_fragment_goes_over_every_edge_as_often(count: int, period: int) -
     assert sorted(met) == [(k, phase) for k in range(count) for phase in range(period)]
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("codec", ["fp32", "minmax8", "topk", "error-feedback"])
 @pytest.mark.parametrize("name", ["dpsgd", "choco-sgd", "deep-squeeze"])
 def test_a_round_sends_and_mixes_one_fragment(name: str, codec: str) -> None:

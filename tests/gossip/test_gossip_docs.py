@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from edgegossip import codecs, gossip
 from edgegossip.gossip.averaging import default_eta, memory_eta
@@ -36,7 +35,6 @@ def test_every_algorithm_is_described() -> None:
     assert not [name for name in gossip.names() if f"\n| `{name}` |" not in table]
 
 
-@pytest.mark.no_cover
 def test_the_table_of_suitable_topologies_is_what_the_algorithms_say() -> None:
     names = {name for name in gossip.topologies.names() if name not in ("file", "none")}
     table = TEXT.split("### Which topology suits which algorithm")[1].split("\n##")[0]

@@ -163,7 +163,6 @@ def begin_anew(fleet: Any, liar: Liar, kept: Any) -> None:
                 fleet.hand(to, message)
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize(("name", "topology"), CASES)
 def test_nothing_but_a_peer_error_leaves_an_algorithm(make_fleet: Any, name: str, topology: str) -> None:
     hear_lies(make_fleet, name, topology, range(SEEDS))

@@ -109,7 +109,6 @@ def alike(nodes: int, seed: int = 3) -> np.ndarray:
     return np.tile(np.random.default_rng(seed).normal(size=N), (nodes, 1)).astype(np.float32)
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize(("name", "inner"), [(name, ("sgd", "adamw")[k % 2]) for k, name in enumerate(MEAN)])
 def test_on_a_complete_graph_it_is_diloco(name: str, inner: str) -> None:
     nodes, rounds, start = 4, 12, alike(4)
@@ -127,7 +126,6 @@ def test_adam_around_sums_of_updates_is_fedadam() -> None:
     np.testing.assert_allclose(found, np.repeat(expected[:, None], nodes, axis=1), rtol=0, atol=2e-5)
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize(("nodes", "gamma"), [(6, 0.9), (6, 0.0), (5, 0.6)])
 def test_heavy_ball_over_random_pairs_is_noloco(nodes: int, gamma: float) -> None:
     rounds, graph = 16, topologies.get("random-pairs", nodes, rounds=8, seed=2)
@@ -159,7 +157,6 @@ def both(name: str, codec: str, topology: str, seed: int) -> tuple[list[bytes], 
     return told[0], told[1]
 
 
-@pytest.mark.no_cover
 @settings(max_examples=12)
 @given(
     name=st.sampled_from([name for name in MEAN if name != "dpsgd"]),
@@ -231,7 +228,6 @@ def test_a_refused_update_changes_nothing() -> None:
         algorithm.step(s, update(np.where(np.arange(N) == 1, np.nan, 1.0)))
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("kind", "topology", "cure"),
     [("nesterov", "directed-ring", 0.42), ("heavy-ball", "random-pairs", 0.73), ("heavy-ball", "exponential", 0.2)],
@@ -287,7 +283,6 @@ def test_none_is_the_algorithm_itself() -> None:
     assert (around.name, around.asynchronous) == ("dpsgd+outer-nesterov", False) and LAYOUT.size == N
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("name", ["sgp", "sparse-push"])
 def test_momentum_fades_though_a_board_took_push_sum_weight_with_it(make_fleet: Any, name: str) -> None:
     fleet = make_fleet("ring", nodes=4, algorithm=name, alike=True)

@@ -72,7 +72,6 @@ def crossed() -> Iterator[Any]:
                 yield pytest.param(name, inner, fragments, alpha, marks=marks)
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize(("name", "inner", "fragments", "alpha"), [*crossed()])
 def test_on_a_complete_graph_it_is_streaming_diloco(name: str, inner: str, fragments: int, alpha: float | None) -> None:
     nodes, rounds, start, outer = 4, 12, alike(4), {"lr": 0.7, "momentum": 0.6}
@@ -195,7 +194,6 @@ def test_more_fragments_than_tensors_are_refused() -> None:
         around(fragments=4).init(ONE, view(0, GRAPH))
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("topology", "fragments"), [("directed-ring", 1), ("one-peer-exponential", 2), ("one-peer-exponential", 3)]
 )

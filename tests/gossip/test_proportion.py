@@ -34,7 +34,6 @@ def fleet_of(make_fleet: Any, algorithm: str, nodes: int = 3, codec: str = "fp32
     return fleet
 
 
-@pytest.mark.no_cover
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("scale", [1e5, 1e10, 1e22])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

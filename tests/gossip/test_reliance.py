@@ -54,14 +54,12 @@ def fleet_of(make_fleet: Any, algorithm: str, **params: Any) -> Any:
     return fleet
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("algorithm", SYNCHRONOUS)
 def test_who_never_sends_costs_two_deadlines(make_fleet: Any, algorithm: str) -> None:
     waited = play(fleet_of(make_fleet, algorithm), 12, lambda _round, _s: False)
     assert waited == [DEADLINE_S] * 2 + [0.0] * 10
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("algorithm", SYNCHRONOUS)
 def test_who_always_sends_too_late_costs_a_logarithm_of_the_rounds(make_fleet: Any, algorithm: str) -> None:
     rounds = 32
@@ -69,7 +67,6 @@ def test_who_always_sends_too_late_costs_a_logarithm_of_the_rounds(make_fleet: A
     assert 2 < sum(s > 0 for s in waited) <= 3 + math.log2(rounds)
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("behind", [1, 2])
 @pytest.mark.parametrize("algorithm", ["dpsgd", "choco-sgd"])
 def test_who_stays_a_few_rounds_behind_costs_no_more(make_fleet: Any, algorithm: str, behind: int) -> None:
@@ -108,7 +105,6 @@ def test_who_goes_away_once_its_message_is_here_has_cost_nothing(make_fleet: Any
     assert fleet.states[1].reliance[2].missed == 1
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("algorithm", SYNCHRONOUS)
 def test_who_was_away_for_a_while_is_waited_for_again(make_fleet: Any, algorithm: str) -> None:
     fleet = fleet_of(make_fleet, algorithm)

@@ -78,7 +78,6 @@ def cases() -> Iterator[Any]:
                 yield pytest.param(name, topology, codec, who, marks=marks, id=f"{name}-{topology}-{codec}-{word}")
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize(("name", "topology", "codec", "who"), [*cases()])
 def test_a_clean_restart_changes_nothing(make_fleet: Any, name: str, topology: str, codec: str, who: Any) -> None:
     expected = played(make_fleet, name, topology, codec, -1, (), False)
@@ -105,7 +104,6 @@ def test_with_the_model_of_another_a_board_publishes_as_one_that_begins_with_it(
     assert published[0] == published[1]
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("nodes", [2, 4])
 @pytest.mark.parametrize("name", [n for n in gossip.names() if not gossip.get(n).asynchronous])
 def test_what_a_round_holds_for_itself_is_gone_when_it_is_over(make_fleet: Any, name: str, nodes: int) -> None:
@@ -128,7 +126,6 @@ def test_what_a_round_holds_for_itself_is_gone_when_it_is_over(make_fleet: Any, 
     assert fleet.rounds == [1] * nodes and held() <= begin | OUTLIVE_A_ROUND
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("name", ["sgp", "quant-sgp"])
 def test_totals_that_have_grown_for_long_are_said_in_full(make_fleet: Any, name: str) -> None:
     """A third of a number takes all bits of a total, of which a full state says 48."""

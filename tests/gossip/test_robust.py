@@ -39,7 +39,6 @@ def start_of(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(NODES, N)).astype(np.float32)
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", HOLDS_FOR)
 @settings(max_examples=6)
@@ -60,7 +59,6 @@ def test_a_liar_pulls_no_further_than_the_farthest_honest_neighbour(
         assert moved <= (1 - 1 / NODES) * farthest * 1.00001
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize(("name", "rule"), [*zip(HOLDS_FOR, itertools.cycle(RULES), strict=False)])
 def test_honest_boards_still_average(name: str, rule: str) -> None:
     start = start_of(2)

@@ -73,7 +73,6 @@ def test_old_news_will_do_with_bounded_staleness(make_fleet: Any, name: str) -> 
     assert fleet.rounds == [4, 5, 5]
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("name", ["sgp", "sparse-push", "quant-sgp"])
 def test_weight_does_not_drain_away_before_a_gap_in_a_directed_ring(make_fleet: Any, name: str) -> None:
     """Node 1 of 0 -> 1 -> 2 -> 3 -> 0 is gone: 2 gets nothing, and must not give away

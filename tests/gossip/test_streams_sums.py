@@ -25,7 +25,6 @@ def grown(make_fleet: Any, rounds: int, **params: Any) -> Any:
     return fleet
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("params", [{"momentum": 0.9, "nesterov": True}, {}])
 def test_a_board_comes_back_after_streams_have_outgrown_the_model(make_fleet: Any, params: dict[str, Any]) -> None:
     """With its disk and without."""

@@ -31,7 +31,6 @@ def both_ways(*pairs: tuple[int, int]) -> set[tuple[int, int]]:
     return {e for a, b in pairs for e in ((a, b), (b, a))}
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_every_topology_is_connected_and_its_weights_are_what_they_should_be(name: str) -> None:
     for n in SIZES:
@@ -81,7 +80,6 @@ def test_torus_shapes() -> None:
     assert np.array_equal(tall.matrix(0), topologies.get("torus", 12, rows=6, cols=2).matrix(0))
 
 
-@pytest.mark.no_cover
 @given(st.integers(3, 64), st.integers(2, 10), st.integers(0, 2**64 - 1))
 def test_random_regular_is_regular_connected_and_the_same_for_the_same_seed(n: int, degree: int, seed: int) -> None:
     degree = min(degree, n - 1)
@@ -103,7 +101,6 @@ def test_random_regular_draws_again_until_it_is_connected(monkeypatch: pytest.Mo
     assert verdicts == [False, True]
 
 
-@pytest.mark.no_cover
 @given(st.integers(2, 24), st.integers(4, 40), st.integers(0, 2**64 - 1))
 def test_random_pairs_are_matchings_that_join_all_and_the_same_for_the_same_seed(
     n: int, rounds: int, seed: int
@@ -119,7 +116,6 @@ def test_random_pairs_are_matchings_that_join_all_and_the_same_for_the_same_seed
         assert len({topology.edges(r) for r in range(rounds)}) > 1
 
 
-@pytest.mark.no_cover
 @given(st.integers(2, 24), st.integers(1, 23), st.integers(4, 24), st.integers(0, 2**64 - 1))
 def test_epidemic_draws_as_many_out_peers_for_all_and_the_same_for_the_same_seed(
     n: int, peers: int, rounds: int, seed: int

@@ -159,7 +159,6 @@ def test_no_pem_is_an_error_of_one_clause(read, text):
     assert str(error.value) and "http" not in str(error.value) and "\n" not in str(error.value)
 
 
-@pytest.mark.no_cover
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_rubbish_is_an_error_and_nothing_else(data):

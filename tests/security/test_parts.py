@@ -163,7 +163,6 @@ def test_names():
         subject_of((a.dns_name,), "1" * 16)
 
 
-@pytest.mark.no_cover
 @given(st.booleans(), st.integers(0, 2**64 - 1), st.text(max_size=50), st.binary(max_size=50), st.data())
 def test_admission_handshakes_there_and_back_and_in_pieces(admitted, number, text, crl, data):
     said = handshake.Answer(admitted, number, text, crl)
@@ -214,7 +213,6 @@ def test_an_older_tls_has_no_name():
 GOOD = hello_of("pi-01.x.y", "h2")
 
 
-@pytest.mark.no_cover
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a name that is not ASCII
 @settings(max_examples=200)
 @given(st.integers(0, len(GOOD) - 1), st.integers(0, 255), st.binary(max_size=80))

@@ -147,7 +147,6 @@ class Waiting:
     silent: bool
 
 
-@pytest.mark.no_cover
 @every_seed
 def test_eviction(seed: int) -> None:
     """Places are bounded; who has to go hesitates if anybody does, is of the largest network, and

@@ -32,8 +32,6 @@ from tests.gossip.paper.compression import Compression
 from tests.gossip.paper.momentum import Momentum, Plain, rule
 from tests.gossip.paper.problem import Problem
 
-pytestmark = pytest.mark.no_cover
-
 NODES, ROUNDS, FACTOR = 6, 20, 0.8
 
 

@@ -9,8 +9,6 @@ from edgegossip.gossip.momentum import KINDS, with_momentum
 from tests.gossip.paper.cases import CASES, MANY, ROUNDS, TOLERANCE, compare
 from tests.gossip.paper.momentum import rule
 
-pytestmark = pytest.mark.no_cover
-
 FACTOR = 0.8
 NAMES = [name for name, case in CASES.items() if "momentum" not in case.params and case.steps == 1]
 

@@ -21,8 +21,6 @@ from edgegossip import gossip
 from tests.gossip.paper.cases import CASES, MANY, ROUNDS, compare
 from tests.gossip.paper.references import Tie
 
-pytestmark = pytest.mark.no_cover
-
 ASYNCHRONOUS = {"ad-psgd"}  # test_ad_psgd.py: its reference follows the order of the exchanges
 
 
