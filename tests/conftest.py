@@ -52,7 +52,7 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.enable()
         gc.freeze()
-        gc.set_threshold(20_000, 10, 20)
+        gc.set_threshold(50_000, 20, 30)
 
 
 def _place(path: str) -> int:
