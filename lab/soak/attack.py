@@ -156,6 +156,24 @@ def silent(transport: ModuleType | None, _outbound: ModuleType | None, client: M
         transport.GrpcTransport.send = no_send
 
 
+def late(transport: ModuleType | None, _outbound: ModuleType | None, client: ModuleType | None, acts: Acts) -> None:
+    """Say what is to be said, just after its deadline."""
+    if client is not None:
+        of, name = client.FleetLink, "reply"
+    elif transport is not None:
+        of, name = transport.GrpcTransport, "send"
+    else:
+        return
+    says = getattr(of, name)
+
+    def later(*arguments: Any) -> Any:
+        acts()
+        time.sleep(1.1 * DEADLINE_S)
+        return says(*arguments)
+
+    setattr(of, name, later)
+
+
 def trickle(_transport: ModuleType | None, outbound: ModuleType | None, client: ModuleType | None, acts: Acts) -> None:
     """Send of each message a twentieth of what is left, and again, so that it never looks stuck."""
     if client is not None:
@@ -228,6 +246,7 @@ def steer(_transport: ModuleType | None, _outbound: ModuleType | None, client: M
 
 IN_BOARD: Mapping[str, Callable[..., None]] = {
     "silent": silent,
+    "late": late,
     "trickle": trickle,
     "claims": claims,
     "answers": answers,
@@ -430,8 +449,8 @@ FROM_OUTSIDE: Mapping[str, Callable[[Boards, Stolen, Event], None]] = {
     "nested": nested,
 }
 ROWS = {
-    "gossip": ("silent", "trickle", "malformed", "early", "metrics", "nested", "rumours", "steer"),
-    "server": ("silent", "trickle", "answers", "metrics", "nested", "claims"),
+    "gossip": ("silent", "late", "trickle", "malformed", "early", "metrics", "nested", "rumours", "steer"),
+    "server": ("silent", "late", "trickle", "answers", "metrics", "nested", "claims"),
     "jobs": ("nested",),
 }
 

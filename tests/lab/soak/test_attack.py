@@ -24,7 +24,7 @@ def test_a_row_that_did_nothing_is_wrong(acted: bool) -> None:
     assert found["wrong"] == ([] if acted else ["acted"])
 
 
-@pytest.mark.parametrize("row", ["silent", "answers"])
+@pytest.mark.parametrize("row", ["silent", "late", "answers"])
 def test_what_a_board_does_in_a_row_is_told_once_it_does_it(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class FleetLink:
         def reply(self, message: object) -> None: ...
