@@ -51,7 +51,7 @@ def test_every_page_is_in_the_site() -> None:
 
 
 def test_walks_through_the_code_are_short() -> None:
-    counted = subprocess.run([sys.executable, ROOT / "scripts/walks.py"], capture_output=True, text=True, timeout=60)
+    counted = subprocess.run([sys.executable, ROOT / "scripts/walks.py"], capture_output=True, text=True)
     assert counted.returncode == 0, counted.stdout + counted.stderr
 
 
@@ -63,7 +63,7 @@ def test_the_site_is_searched_without_server_and_network() -> None:
     program = Path(sys.executable).with_name("zensical")
     if not program.exists() or missing():
         pytest.skip(missing() or "no Zensical here: make docs")
-    subprocess.run([sys.executable, ROOT / "scripts/site.py"], check=True, timeout=60)
+    subprocess.run([sys.executable, ROOT / "scripts/site.py"], check=True)
     built = subprocess.run([program, "build", "--strict"], cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert not built.returncode and "No issues found" in built.stdout + built.stderr, built.stdout + built.stderr
     with Chromium() as browser:

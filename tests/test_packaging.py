@@ -140,13 +140,13 @@ def test_a_bill_of_materials_of_an_image(tmp_path):
     about = {"board": "raspberry-pi-4", "debian": 12, "release": "0.1.0-abc", "epoch": 0, "sha256": "ab" * 32}
     (tmp_path / "base.img.json").write_text(json.dumps({**about, "packages": {"libc6": "2.36-9+deb12u9"}}))
     command = [sys.executable, ROOT / "scripts/sbom.py", tmp_path / "base.img", tmp_path / "out.json"]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True)
     found = json.loads((tmp_path / "out.json").read_text())
     urls = {c["purl"] for c in found["components"]}
     assert found["bomFormat"] == "CycloneDX" and "pkg:pypi/torch@2.9.1" in urls
     assert "pkg:deb/debian/libc6@2.36-9%2Bdeb12u9?arch=arm64&distro=debian-12" in urls
     first = (tmp_path / "out.json").read_bytes()
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True)
     assert (tmp_path / "out.json").read_bytes() == first
 
 
@@ -159,7 +159,7 @@ def test_a_repository_for_raspberry_pi_imager(tmp_path):
     (tmp_path / "base.img.xz").write_bytes(lzma.compress(card))
     (tmp_path / "base.img").write_bytes(card)
     command = [sys.executable, ROOT / "scripts/imager.py", "https://boards.example/", "base.img.xz", "base.img"]
-    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     packed, plain = json.loads(done.stdout)["os_list"]
     assert packed["url"] == "https://boards.example/base.img.xz" and packed["devices"] == ["pi3-64bit"]
     for found, file in ((packed, "base.img.xz"), (plain, "base.img")):
@@ -181,7 +181,7 @@ def test_a_step_of_the_set_up_says_how_far_it_is_and_why_it_failed(tmp_path):
     log = tmp_path / "log.txt"
     command = [sys.executable, "-c", "print('[3/7] Building'); print('error: no semicolon'); raise SystemExit(3)"]
     step = [sys.executable, ROOT / "scripts/progress.py", "C++ kernels", log, *command]
-    done = subprocess.run(step, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(step, capture_output=True, text=True)
     assert done.returncode == 3
     said = done.stdout.splitlines()
     assert said[0].startswith("C++ kernels: file 3 of 7, ") and said[-1].startswith("C++ kernels: failed, ")

@@ -119,7 +119,7 @@ try:
 except edgegossip.HostError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "edgegossip.join needs the package torch, which is not installed" in done.stdout
     first = done.stdout[: done.stdout.index("PACKAGE CONTENTS")]

@@ -38,7 +38,7 @@ def pages() -> dict[str, str]:
     """What a process prints for one command line after the other, and what it has loaded then."""
     lines = ["--help", "--version", "recipe list", "recipe keys", "nonsense", *(f"{name} --help" for name in NAMES)]
     words = [sys.executable, "-c", EACH.replace("{heavy!r}", repr(HEAVY)), *lines]
-    _, *found = subprocess.run(words, capture_output=True, text=True, timeout=60).stdout.split("\f")
+    _, *found = subprocess.run(words, capture_output=True, text=True).stdout.split("\f")
     return dict(page.split("\n", 1) for page in found)
 
 

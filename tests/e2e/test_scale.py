@@ -114,7 +114,7 @@ def test_packets_are_kept_until_the_last_run_is_over_and_then_as_before(tmp_path
         first_namespace(probe, "probe")
     before = kept_by_itself()
     make = "from lab.netns.network import AccessPoint; import os; AccessPoint(1, 1e6); os._exit(1)"
-    subprocess.run([sys.executable, "-c", make], timeout=60)
+    subprocess.run([sys.executable, "-c", make])
     with AccessPoint(1, parse_rate("1mbit")):
         with AccessPoint(1, parse_rate("1mbit")):
             pass
@@ -131,7 +131,7 @@ def test_little_passes_at_once_when_time_is_dilated() -> None:
         network.slow_down(20.0)
         command = (sys.executable, "-c", SEND)
         with taker(network, 1) as taking:
-            subprocess.run([*network.inside(2), *command, "send", network.address(1)], timeout=60, check=True)
+            subprocess.run([*network.inside(2), *command, "send", network.address(1)], check=True)
             assert float(taking.communicate(timeout=60)[0]) > 0.76
 
 
@@ -145,7 +145,7 @@ def test_what_a_dead_owner_left_is_removed() -> None:
     )
     with Namespaces() as alive:
         mine = first_namespace(alive, "mine")
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
         orphan = done.stdout.strip()
         assert done.returncode == -signal.SIGKILL and (NAMES / orphan).exists(), done.stderr
         assert orphan in remove_stale() and not (NAMES / orphan).exists() and (NAMES / mine).exists()

@@ -510,11 +510,12 @@ def test_a_board_that_asks_too_often_waits_and_no_other_one(joined: Port, monkey
 
 
 def test_a_board_has_few_keys_and_does_not_make_many(joined: Port) -> None:
-    answers = [
-        joined.ask(JOIN_PATH, _body(key=f"{k}", proof=PROOFS["board-0"], time=NOW), BOARD)[0]
-        for k in range(int(admission.KEY_BURST) + 2)
-    ]
+    def introduces(k: int) -> int:
+        return joined.ask(JOIN_PATH, _body(key=f"{k}", proof=PROOFS["board-0"], time=NOW), BOARD)[0]
+
+    answers = [introduces(k) for k in range(int(admission.KEY_BURST) + 2)]
     assert answers[:10] == [200] * 10 and answers[-1] == 403
+    assert introduces(0) == 403  # it went out, and would be new again
     assert len(joined.registered) <= admission.KEY_BURST + 2
     taken = [joined.ask(PUSH, b"", BOARD, None, _key(b"%d" % k))[0] for k in range(10)]
     assert taken.count(200) <= admission.MAX_KEYS and joined.ask(PUSH, b"", BOARD, None, _key(b"board-1"))[0] == 200

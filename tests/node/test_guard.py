@@ -253,11 +253,13 @@ def test_fewer_steps_are_the_first_of_the_round_and_counted(share: float, steps:
     np.testing.assert_array_equal(update.delta, expected.delta)
 
 
-@pytest.mark.parametrize("norm", ["groupnorm", "batchnorm"])
-def test_a_batch_in_parts_is_the_batch_and_layers_that_see_it_whole_keep_it(norm: str) -> None:
+@pytest.mark.parametrize(("norm", "memory"), [("groupnorm", "normal"), ("groupnorm", "low"), ("batchnorm", "normal")])
+def test_a_batch_in_parts_is_the_batch_and_layers_that_see_it_whole_keep_it(norm: str, memory: str) -> None:
     settings: dict[str, Any] = {"model": {"name": "resnet20", "norm": norm}, "training": {"batch_size": 10}}
-    spared, plain = (training.build_workload(recipe(**settings), 0) for _ in range(2))
-    spared.take_share(1.0, spare_memory=True)
+    plain = training.build_workload(recipe(**settings), 0)
+    settings["training"]["memory"] = memory
+    spared = training.build_workload(recipe(**settings), 0)
+    spared.take_share(1.0, spare_memory=memory != "low")
     x = plain.initial(3)
     one, other = spared.local_update(x, 0).delta, plain.local_update(x, 0).delta
     np.testing.assert_allclose(one, other, atol=1e-4)

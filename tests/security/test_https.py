@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -392,6 +393,18 @@ def test_a_handshake_that_does_not_go_on_is_ended(
         s.sendall(start)
         while not closed(s):  # perhaps an alert first
             pass
+
+
+def test_a_caller_whose_handshake_failed_is_heard_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refused(socket.socket):
+        def do_handshake(self) -> None:
+            raise ssl.SSLError
+
+    monkeypatch.setattr(https, "LINGER_S", 0.05)
+    ours, theirs = socket.socketpair()
+    context = SimpleNamespace(wrap_socket=lambda _, **how: Refused(fileno=ours.detach()))
+    with theirs, pytest.raises(ssl.SSLError):  # it stays, and says nothing
+        https._handshake(context, ours)
 
 
 def test_a_handler_that_breaks_ends_its_own_connection_only(fleet: TestFleet, admission: Admission) -> None:

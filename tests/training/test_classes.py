@@ -95,6 +95,12 @@ def test_arrays_that_may_be_two_things_are_asked_about(given, keys, error, messa
         opened(given, **keys)
 
 
+def test_classes_may_be_counted_and_named():
+    assert opened((X, Y), classes=3, labels=["a", "b", "c"]).about.names == ("a", "b", "c")
+    with pytest.raises(ConfigError, match=r"data.classes = 4, but data.labels has 3 names"):
+        opened((X, Y), classes=4, labels=["a", "b", "c"])
+
+
 def test_values_have_no_classes():
     with pytest.raises(ConfigError, match="leave data.classes and data.labels out"):
         opened((X, Y), target="values", classes=3)

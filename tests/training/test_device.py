@@ -221,9 +221,10 @@ def test_every_device_gives_the_same_but_for_rounding(device: str) -> None:
     assert there.evaluate(x).loss == pytest.approx(here.evaluate(x).loss, rel=1e-3)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "int8"])
-def test_a_probe_computes_on_the_device(precision: str) -> None:
-    assert devices.probe(TrainingSection(device="cpu", precision=precision)).endswith("trains on cpu")
+def test_a_probe_computes_on_the_device(precision: str, device: str) -> None:
+    assert f"trains on {device}" in devices.probe(TrainingSection(device=device, precision=precision))
 
 
 def test_a_torch_that_sees_a_gpu_and_cannot_compute_on_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,15 +85,12 @@ def valid_for(place: Place, days: float) -> None:
 def test_boards_come_back_from_any_year_within_two_check_ins(place: Place, issued: float, tmp_path: Path) -> None:
     """With OpenSSL's own look at the clock: certificates of 20 years have ended by 2106."""
     clock = tmp_path / "clock.so"
-    subprocess.run(
-        ["cc", "-shared", "-fPIC", "-o", clock, Path(__file__).with_name("clock.c"), "-ldl"], check=True, timeout=60
-    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", clock, Path(__file__).with_name("clock.c"), "-ldl"], check=True)
     said = subprocess.run(
         [sys.executable, "-c", BOARD, place.board, *map(str, YEARS)],
         env={**os.environ, "LD_PRELOAD": str(clock)},
         capture_output=True,
         text=True,
-        timeout=60,
     )
     found = dict(map(int, line.split()) for line in said.stdout.splitlines())
     assert found.keys() == set(YEARS) and all(abs(off_s) <= 2 for off_s in found.values()), said.stderr + said.stdout
