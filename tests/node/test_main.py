@@ -142,6 +142,30 @@ def test_a_transport_that_does_not_answer_does_not_end_the_watch() -> None:
     assert process.wait(20) == EXIT_INTERRUPTED
 
 
+ALONE = """
+from pathlib import Path
+from edgegossip import recipe
+from edgegossip.node.main import NodeOptions, run_node
+from tests.node.fakes import ListSink
+class Told(ListSink):
+    def event(self, node, name, text, **data):
+        print(name, text, flush=True)
+of = recipe.load("quickstart-gossip", ("run.nodes=2", "run.rounds=1"))
+options = NodeOptions("a", "127.0.0.1:0", (), None, True, None, Path(), True, None, ("a", "b"), bytes(16), None)
+run_node(of, options, lambda spec: (Told(), None))
+"""
+
+
+def test_a_board_does_not_wait_for_one_that_its_parent_says_is_lost() -> None:
+    process = start(ALONE)
+    for line in ({"b": "127.0.0.1:1"}, {"lost": "b", "why": "it broke"}):
+        process.stdin.write(json.dumps(line) + "\n")
+    process.stdin.flush()
+    said = process.stdout.readlines()
+    assert any("it broke" in line for line in said) and said[-1].startswith("finished")
+    assert process.wait() == 0
+
+
 def test_lines_come_in_order_and_none_is_lost() -> None:
     process = start(LISTENS)
     assert process.stdin is not None and process.stdout is not None
