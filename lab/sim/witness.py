@@ -149,7 +149,11 @@ class Witness:
             self._check("alone", i, text if all(detector.knows_down(i, j) for j in detector.peers[i]) else None)
         asks, seen.asks = seen.asks, False
         if self._rounds and not (self._malicious or asks):
-            led, alive = self._offered(node, self._algorithm.round(node.state) + self._ahead)
+            offered, alive = self._offered(node, self._algorithm.round(node.state) + self._ahead)
+            # Of several that are not about as far as each other the wrong one's may have come last.
+            far = min(self._ahead, len(self._senders) + 1)
+            near = [[j for j in offered if 0 <= seen.offers[j] - seen.offers[k] <= far] for k in offered]
+            led = max(near, key=len, default=[])
             text = f"trains, though {led} of {sorted(alive)}, far ahead, have offered their models"
             self._check("behind", i, text if 2 * len(led) > len(alive) else None)
 
