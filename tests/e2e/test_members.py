@@ -71,6 +71,9 @@ def test_halves_name_each_other_and_heal(tmp_path: Path) -> None:
         net.split(sorted(right))
         fleet.wait_until(lambda: say("member-dead", across), "each half names the other", BUSY_S)
         assert not any(fleet.about(a, "member-dead", b) for a, b in within)
-        assert any("may be split" in e["text"] for e in fleet.events(3, "notice"))
+        fleet.wait_until(
+            lambda: any("may be split" in e["text"] for e in fleet.events(3, "notice")),
+            "the smaller half says what so many deaths may mean, in a line after the last of them",
+        )
         net.heal()
         fleet.wait_until(lambda: say("member-here", across, 2), "all are back")
