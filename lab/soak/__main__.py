@@ -43,7 +43,7 @@ from edgegossip.telemetry.records import EVALUATED
 from edgegossip.telemetry.run_folder import read_run
 from lab.laws.laws import verify
 from lab.soak import growth
-from lab.soak.blame import Absence, timed, until_it_trained, untrue, waits_of
+from lab.soak.blame import Absence, played, timed, until_it_trained, until_level, untrue, waits_of
 from lab.soak.boards import Boards, Fleet, at_work
 from lab.soak.servers import COORDINATOR, ServerFleet
 
@@ -191,8 +191,9 @@ def judge(out: Path) -> tuple[dict[str, Any], list[str]]:
             back_s = next((b["unix_s"] for b in lines[k:] if b.get("back") == line["gone"]), float("inf"))
             absences.append(Absence(line["gone"], line["kind"], line["unix_s"], back_s))
     absences = [until_it_trained(absence, began[absence.board]) for absence in absences]
-    waits = waits_of(runs.values(), names)
-    blames = [text for run in runs.values() for text in untrue(run, absences, names, waits)]
+    waits, rounds = waits_of(runs.values(), names), {name: played(run, name) for name, run in runs.items()}
+    behind = [until_level(absence, rounds) for absence in absences]
+    blames = [text for run in runs.values() for text in untrue(run, behind, names, waits)]
     wrong += contradictions + blames
     # Growth, of each process that lived long, while nobody was away.
     series: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -15,7 +15,7 @@ from edgegossip.telemetry.records import EventRecord
 from edgegossip.telemetry.run_folder import RunData
 from edgegossip.telemetry.summary import plan_of, summarise
 from edgegossip.telemetry.verdict import STOOD_STILL_S, findings
-from edgegossip.types import NodeId
+from edgegossip.types import NodeId, Round
 
 CLOCKS_S = 0.5  # between two processes
 LATE_S = 10.0  # a death is named within so long; a board that is back may be told of for so long, too
@@ -48,11 +48,31 @@ def timed(data: RunData) -> list[tuple[float, EventRecord]]:
     return [(clocks.began_unix_s + clocks.at(event), event) for event in found]
 
 
+def played(data: RunData, name: NodeId) -> list[tuple[float, Round]]:
+    """When a node ended which rounds, by the time of day."""
+    clocks = Clocks()
+    for event in data.events():
+        clocks.take(event)
+    return [(clocks.began_unix_s + clocks.at(record), record.step) for record in data.metrics() if record.node == name]
+
+
 def until_it_trained(absence: Absence, began_s: Iterable[float]) -> Absence:
     """A process that was started loads first: a board is back when it says that it trains."""
     if absence.kind not in ("SIGKILL", "SIGTERM"):
         return absence
     return replace(absence, until_s=min((s for s in began_s if s > absence.until_s), default=math.inf))
+
+
+def until_level(absence: Absence, rounds: Mapping[NodeId, Sequence[tuple[float, Round]]]) -> Absence:
+    """A board that trains again is waited for until it has played or skipped what the others did
+    meanwhile: it is level in the round in which the first of them was when it came. `rounds`: when
+    each board ended which."""
+    if not absence.kind:
+        return absence
+    others = (ended for name, ended in rounds.items() if name != absence.board)
+    first = max((round for ended in others for s, round in ended if s <= absence.until_s), default=-1)
+    level = (s for s, round in rounds[absence.board] if s > absence.until_s and round >= first)
+    return replace(absence, until_s=min(level, default=math.inf))
 
 
 def accused(event: EventRecord, boards: Collection[NodeId]) -> set[NodeId]:

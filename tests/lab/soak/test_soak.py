@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from edgegossip.telemetry.run_folder import read_run
 from lab.soak import __main__ as soaks
-from lab.soak.blame import Absence, untrue
+from lab.soak.blame import Absence, until_it_trained, until_level, untrue
 from lab.soak.growth import growth, judge
 
 MIB = float(1 << 20)
@@ -112,6 +113,22 @@ def test_who_is_blamed_was_away(
     (tmp_path / "events.jsonl").write_text("".join(json.dumps({"node": "a", **line}) + "\n" for line in lines))
     waits = [(104.0, "c", {"b"})]
     assert len([*untrue(read_run(tmp_path), ABSENCES, ("a", "b", "c"), waits)]) == false
+
+
+@pytest.mark.parametrize(("kind", "until_s"), [("SIGKILL", 15.0), ("SIGSTOP", 13.5), ("", 11.0)])
+def test_a_board_is_back_once_it_is_level_with_the_others(kind: str, until_s: float) -> None:
+    """Killed, it trains again at 13 s, when c is in round 4; it wakes at 11 s, when b is in 2."""
+    rounds = {
+        "a": [(9.0, 1), (13.5, 2), (14.0, 3), (15.0, 4), (16.0, 5)],
+        "b": [(9.5, 1), (10.5, 2), (20.0, 6)],
+        "c": [(12.0, 3), (13.0, 4), (13.2, 5)],
+    }
+    absence = until_it_trained(Absence("a", kind, 9.0, 11.0), (8.0, 13.0, 17.0))
+    assert until_level(absence, rounds).until_s == until_s
+
+
+def test_a_board_that_never_gets_level_is_away() -> None:
+    assert until_level(Absence("a", "SIGKILL", 9.0, 12.0), {"a": [(13.0, 3)], "b": [(10.0, 4)]}).until_s == inf
 
 
 def test_nobody_is_flat_whom_nobody_looked_at() -> None:
