@@ -127,6 +127,10 @@ def test_a_field_with_a_default_may_be_missing_and_one_that_is_not_known_is_refu
     assert read(fields) == LevelRule(16, 0.1, 2.0)
     with pytest.raises(DataError, match="its .*LevelRule has a field 'later', which this version of edgegossip does"):
         read({**fields, "later": 1})
+    view = view_of("dpsgd")
+    of_a_run = document_of(to_bytes(view)).replace(b'"boot"', b'"later"')
+    with pytest.raises(DataError, match="NodeView with an unknown field 'later'"):
+        from_bytes(with_document(to_bytes(view), of_a_run))
     with pytest.raises(DataError, match="its .*LevelRule has no s0: it was written by another version"):
         read({key: value for key, value in fields.items() if key != "s0"})
     with pytest.raises(DataError, match="LevelRule whose s0 is a str, not int"):

@@ -13,7 +13,7 @@ import pytest
 from edgegossip.agreement import Agreement
 from edgegossip.checkpoint.format import from_bytes, to_bytes
 from edgegossip.engine.combine import Mean, with_control, with_outer
-from edgegossip.engine.server import MAX_REPEATS
+from edgegossip.engine.server import MAX_REPEATS, ServerEngine
 from edgegossip.engine.server_events import (
     Ask,
     Effect,
@@ -240,6 +240,13 @@ def test_whoever_is_waited_for_is_named_every_five_seconds() -> None:
     run.play()
     assert run.texts("waiting") == ["waiting 2/3: missing board-1"] * 2
     assert [log.fields for log in run.logs if log.event == "waiting"] == [{"missing": "board-1"}] * 2
+
+
+def test_who_waits_wants_to_be_called_when_it_says_so_next() -> None:
+    run = Run(boards=3, join_s=60.0)
+    engine = ServerEngine(run.plan, run.initial)
+    engine.start(100.0)
+    assert engine.wake_s == 105.0
 
 
 def test_with_uniform_weights_examples_do_not_count() -> None:

@@ -45,8 +45,25 @@ RUN = b"r" * 16
 X = toy.Toy(0).initial(1)
 
 
+class Heavy(toy.Toy):
+    """Has momentum of its own."""
+
+    momentum = np.zeros(toy.LAYOUT.size, np.float32)
+
+    def local_update(self, x: Vec, round: Round) -> LocalUpdate:
+        update = super().local_update(x, round)
+        self.momentum = np.float32(0.9) * self.momentum + update.delta
+        return replace(update, delta=self.momentum)
+
+    def snapshot(self) -> Mapping[str, NDArray[Any]]:
+        return {"momentum": self.momentum}
+
+    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
+        self.momentum = snapshot["momentum"]
+
+
 def _board() -> BoardWorker:
-    return BoardWorker("board-0", toy.Toy(1), Channel.of(toy.LAYOUT, RUN, codecs.get("co3")), codecs.get("fp32"))
+    return BoardWorker("board-0", Heavy(1), Channel.of(toy.LAYOUT, RUN, codecs.get("co3")), codecs.get("fp32"))
 
 
 def _asked(round: int, x: Vec, correction: Vec | None = None) -> Message:
@@ -194,20 +211,7 @@ def test_a_board_begins_anew_only_when_the_run_does(
     made: list[weakref.ref[toy.Toy]] = []
     left: list[str] = []
 
-    class Leaving(toy.Toy):
-        momentum = np.zeros(toy.LAYOUT.size, np.float32)
-
-        def local_update(self, x: Vec, round: Round) -> LocalUpdate:
-            update = super().local_update(x, round)
-            self.momentum = np.float32(0.9) * self.momentum + update.delta
-            return replace(update, delta=self.momentum)
-
-        def snapshot(self) -> Mapping[str, NDArray[Any]]:
-            return {"momentum": self.momentum}
-
-        def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-            self.momentum = snapshot["momentum"]
-
+    class Leaving(Heavy):
         def abandon(self) -> None:
             left.append("the old one")
 

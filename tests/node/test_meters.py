@@ -6,6 +6,7 @@ import socket
 
 from edgegossip.node import meters as module
 from edgegossip.node.meters import NodeMeters
+from edgegossip.telemetry import sensors
 
 
 def test_sockets_are_read_when_it_is_due_and_nothing_is_lost_in_between(monkeypatch):
@@ -34,6 +35,12 @@ def test_sensors_are_looked_for_once_rounds_begin():
     assert meters._machine._slow is not None
     values = meters()
     assert values["sys/peak_rss_bytes"] >= values["sys/rss_bytes"] > 0
+
+
+def test_what_the_machines_sensors_say_is_in_each_record(monkeypatch):
+    monkeypatch.setattr(sensors, "sample", lambda slow: {"sys/temperature_c": 51.0})
+    meters = NodeMeters()
+    assert [meters(due=due)["sys/temperature_c"] for due in (True, False)] == [51.0, 51.0]
 
 
 def test_coroutines_are_counted_seldom_and_told_always(monkeypatch):

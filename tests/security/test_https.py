@@ -285,6 +285,17 @@ def test_each_refusal_leaves_one_line(fleet: TestFleet, admission: Admission) ->
     assert "refused a at 127.0.0.1: nothing is put here" in lines
 
 
+def test_a_request_line_without_an_end_is_refused_as_what_it_is() -> None:
+    lines: list[Refusal] = []
+    with (
+        running(None, refused=lines.append) as server,
+        socket.create_connection(server.server_address, PATIENCE_S) as s,
+    ):
+        s.sendall(b"G" * 65537)
+        assert s.recv(4096).startswith(b"HTTP/1.1 414 ")
+    assert [*map(str, lines)] == [f"refused 127.0.0.1: {HTTPStatus.REQUEST_URI_TOO_LONG.phrase}"]
+
+
 def test_what_a_network_of_many_addresses_is_refused_is_one_line(admission: Admission) -> None:
     """As one machine may have 2**64 of them."""
     lines: list[Refusal] = []

@@ -200,6 +200,17 @@ def test_random_layers_repeat_and_torchs_state_is_left_alone(device: str) -> Non
     assert torch.equal(torch.rand(3, device=where), expected)
 
 
+def test_another_device_is_seeded_and_its_state_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, during = [7], []
+    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: state[0])
+    for name in ("manual_seed", "set_rng_state"):
+        monkeypatch.setattr(torch.mps, name, lambda value: state.__setitem__(0, value))
+    with devices.seeded(torch.device("mps"), 11):
+        during += state
+        state[0] = 12
+    assert (during, state) == ([11], [7])
+
+
 def test_deterministic_kernels_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     try:

@@ -107,6 +107,9 @@ def test_virtual_boards_of_one_process_are_those_of_many() -> None:
         assert apart[k].evaluate(models[0][k]) == together[k].evaluate(models[1][k])
         one, other = apart[k].snapshot(), together[k].snapshot()
         assert one.keys() == other.keys() and all((one[name] == other[name]).all() for name in one)
+    for k in range(3):  # what an artefact holds
+        one, other = apart[k].state(models[0][k]), together[k].state(models[1][k])
+        assert one.keys() == other.keys() and all((one[name] == other[name]).all() for name in one)
     heads = [together[k].snapshot()["kept/head.weight"] for k in range(3)]
     assert not (heads[0] == heads[1]).all() and not (heads[1] == heads[2]).all()
 
