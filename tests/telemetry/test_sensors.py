@@ -156,9 +156,11 @@ def test_energy_with_a_gap_is_not_known():
 
 def test_power_is_sampled_while_nobody_asks():
     """A round's end alone would see the power of that moment, and call it the round's."""
-    said, enough = [], threading.Event()
+    said, enough, there = [], threading.Event(), threading.Event()
 
     def watts():
+        if said:  # the first one is taken where the meter is made
+            there.wait()
         said.append(1.0 if len(said) < 2 else 5.0)
         if len(said) == 6:
             meter.close()
@@ -166,6 +168,7 @@ def test_power_is_sampled_while_nobody_asks():
         return said[-1]
 
     meter = EnergyMeter(watts, every_s=0.001, clock=lambda: float(len(said)))  # a second from each to the next
+    there.set()
     assert enough.wait(30), said
     assert meter.take() == (5.0, 1.0 + 3.0 + 4 * 5.0)
 
