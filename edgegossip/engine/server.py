@@ -52,7 +52,7 @@ from typing import Any
 from edgegossip import codecs
 from edgegossip.engine.combine import Combiner
 from edgegossip.engine.extensions import FEW, MOST, Extensions
-from edgegossip.engine.server_boards import Address, Agreements, BoardPresence, Boards, OpenQuestions
+from edgegossip.engine.server_boards import Address, Agreements, BoardPresence, Boards, OpenQuestion, OpenQuestions
 from edgegossip.engine.server_evaluations import NO_TEST_SET
 from edgegossip.engine.server_events import (
     Answer,
@@ -590,8 +590,21 @@ class ServerEngine:
         self._down(name, reason)
 
     def _down(self, name: NodeId, reason: str) -> None:
-        self._forget(self._open.drop(lambda sent: sent.name == name))
+        self._drop(lambda sent: sent.name == name)
         self._log("peer-down", f"lost {name}: {reason}", peer=name)
+
+    def _drop(self, which: Callable[[OpenQuestion], bool]) -> None:
+        """Wait for these answers no more. A board that a round relied on until it was gone has let
+        it wait in vain, as with a deadline: it may come and go."""
+        asking = self._asking
+        waited_for = (
+            frozenset[NodeId]()
+            if asking is None
+            else asking.relied_on.intersection(self._open.waited_for(asking.numbers))
+        )
+        self._forget(self._open.drop(which))
+        if asking is not None:
+            self._boards.missed(waited_for.difference(self._open.waited_for(asking.numbers)))
 
     def _answered(self, number: int, answer: Answer) -> None:
         sent = self._open.get(number)
@@ -611,11 +624,10 @@ class ServerEngine:
                 self._open.longest_s = max(self._open.longest_s, self._now_s - sent.at_s)
             if member is None or self.leaving:
                 return  # another process has taken its place, or the run is over
+            self._boards.answered(member.name)
             if self._asking is not None and number in self._asking.numbers:
                 self._asking.answers[member.name] = (sent.address, answer)
-                self._boards.answered(member.name, in_time=True)
             else:
-                self._boards.answered(member.name, in_time=False)
                 self._training.take_late(member.name, answer)
 
     def _joined(self, address: Address, hello: int, answer: Answer) -> None:
@@ -646,7 +658,7 @@ class ServerEngine:
             return
         if replaced is not None:
             # Nobody is left to answer what the process before was asked.
-            self._forget(self._open.drop(lambda sent: sent.address == replaced))
+            self._drop(lambda sent: sent.address == replaced)
             self._ask({replaced: Bye(f"another board has joined as {name}", failed=True)}, "bye")
         if replaced == address:
             return

@@ -182,11 +182,9 @@ class Boards:
         for name in names:
             self._reliance[name] = self._reliance.get(name, Reliance()).miss()
 
-    def answered(self, name: NodeId, in_time: bool) -> None:
-        """Take note of an answer; one in time makes up for all before."""
-        if in_time:
-            self._reliance.pop(name, None)
-        elif (reliance := self._reliance.get(name)) is not None:
+    def answered(self, name: NodeId) -> None:
+        """Take note of an answer, in time or late."""
+        if (reliance := self._reliance.get(name)) is not None:
             self._reliance[name] = replace(reliance, sent=reliance.sent + 1)
 
     # Whether they are enough

@@ -230,11 +230,14 @@ class AdPsgd(GossipAlgorithm[State]):
 
     @override
     def membership(self, s: State, view: NodeView) -> tuple[State, list[Action]]:
-        """Take note of who is down, and is neither asked nor waited for."""
+        """Take note of who is down, and is neither asked nor waited for. A step that waited for it
+        until then has waited in vain, as with a deadline: it may come and go."""
         messages.check_same_run(s.view, view)
         s = replace(s, view=view)
         if s.waiting is None or view.members[s.waiting] not in view.down:
             return s, []
+        if s.stepped:
+            s = _relied(s, s.waiting, s.reliance.get(s.waiting, Reliance()).miss())
         s, actions = self._go_on(replace(s, waiting=None))
         return s, [SetTimer(None), *actions]
 

@@ -302,9 +302,10 @@ class Evidence:
                 self.records_lost += int(_number(event, "records"))
             case "starved":
                 self.stood_still[event.node] = self.stood_still.get(event.node, 0.0) + _number(event, "seconds")
-            case "peer-up" | "member-here" | "readmitted":
-                self.quarantined.pop(peer, None)
+            case "peer-up" | "member-here":
                 self.came.add(peer)
+            case "readmitted":
+                self.quarantined.pop(peer, None)
             case "unused":
                 self.unused.add(peer)
             case "quarantine":

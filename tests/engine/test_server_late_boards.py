@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgegossip.engine.server_boards import SILENT_S, BoardPresence
 from edgegossip.engine.server_events import Ask, BoardAnswer, Effect, Evaluate, ProcessEnded, RoundEnded, Stop
 from edgegossip.types import DecodeError, Metrics, PeerError, RunError, Vec
 from tests.engine.fleet import FINAL, Run, garbage
@@ -127,6 +128,51 @@ def test_a_board_that_is_never_in_time_costs_few_deadlines() -> None:
     asked = len(run.boards[3].trained)
     assert asked > 20 and 4 <= len(went_on) <= 2 + math.log2(asked) and run.used == [3] * 600
     assert all(text.endswith("without board-3") for text in run.texts("stragglers"))
+
+
+@pytest.mark.parametrize("times", [(1.2, 1.2, 0.01), (1.2, 0.01), (1.2, 1.2, 1.2, *[0.01] * 5)])
+def test_a_board_that_is_in_time_now_and_then_costs_few_deadlines(times: tuple[float, ...]) -> None:
+    run = Run(rounds=600, deadline_s=1.0, every=600)
+    board = run.boards[3]
+    answer = board.answer
+
+    def in_turn(instruction: Any) -> Any:
+        board.takes_s = times[len(board.trained) % len(times)]
+        return answer(instruction)
+
+    board.answer = in_turn  # type: ignore[method-assign]
+    run.play()
+    went_on = [text for text in run.texts("suspect") if text.startswith("round ")]
+    assert len(went_on) <= 3 + math.log2(600)
+
+
+def test_a_board_that_comes_and_goes_costs_few_deadlines() -> None:
+    """Asked, it is silent until it counts as gone, and is there again."""
+
+    class Goes(Run):
+        asked_s = math.inf
+
+        def _seen(self) -> list[BoardPresence]:
+            seen = super()._seen()
+            for k, board in enumerate(seen):
+                if self._nodes[board.address].name == "board-3" and self.now_s > self.asked_s:
+                    silent_s = self.now_s - self.asked_s
+                    self.asked_s = math.inf if silent_s > SILENT_S + 1.0 else self.asked_s
+                    seen[k] = BoardPresence(board.address, silent_s if self.asked_s < math.inf else 0.0)
+            return seen
+
+    run = Goes(rounds=400, deadline_s=60.0, every=400)
+    board = run.boards[3]
+    board.lost, answer = frozenset(range(1, 10_000)), board.answer
+
+    def goes(instruction: Any) -> Any:
+        run.asked_s = run.now_s
+        return answer(instruction)
+
+    board.answer = goes  # type: ignore[method-assign]
+    began_s = run.now_s
+    run.play()
+    assert run.texts("peer-down") and run.now_s - began_s < 400 * 0.05 + (3 + math.log2(400)) * (SILENT_S + 1.0)
 
 
 def test_a_board_that_is_in_time_again_is_waited_for_as_ever() -> None:

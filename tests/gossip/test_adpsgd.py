@@ -291,6 +291,18 @@ def test_who_never_answers_costs_two_deadlines_until_it_sends() -> None:
     assert [says() for _ in range(4)] == [1, 0, 1, 0]  # after two rounds in which it has sent, then four
 
 
+def test_who_comes_and_goes_holds_up_few_steps() -> None:
+    net, held_up = make_net(3), 0
+    for _ in range(60):
+        net.step(0)
+        net.mail.clear()
+        if net.states[0].stepped:
+            held_up += 1
+            net.down(0, net.states[0].waiting)
+            net.down(0)
+    assert held_up == 4  # two of each of the others
+
+
 def test_sessions_of_a_peer_are_bounded() -> None:
     net = make_net(2)
     net.step(0)

@@ -556,6 +556,7 @@ def test_a_board_that_came_in_later_is_not_told() -> None:
 def test_a_board_left_out_of_rounds_until_the_end_is_told() -> None:
     out = event("board c is left out for 3 rounds", "quarantine", peer="c")
     assert told(events=[out])[0][0] == "refused"
+    assert told(events=[out, event("c is back", "peer-up", peer="c")])[0][0] == "refused"  # and out all the same
     assert told(events=[out, event("c takes part again", "readmitted", peer="c")]) == []
 
 
