@@ -361,9 +361,8 @@ def rumours(_boards: Boards, stolen: Stolen, over: Event) -> None:
 
     async def lie(to: str) -> None:
         number = next(numbers)
-        dead = {"status": Status.DEAD, "accusers": (1 << len(stolen.members)) - 1}
         rows = tuple(
-            (k, replace(entry, incarnation=entry.incarnation + number * MAX_STEP // 4, **dead))
+            (k, replace(entry, status=Status.DEAD, incarnation=entry.incarnation + number * MAX_STEP // 4))
             for k, entry in stolen.rows
             if stolen.members[k] not in (to, EVIL)
         )

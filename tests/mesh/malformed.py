@@ -239,7 +239,6 @@ def _twist(request: members_pb.ProbeRequest, rng: Random) -> None:
         lambda: setattr(row, "member", rng.choice((len(request.rows), 64, 2**32 - 1))),
         lambda: setattr(row, "status", rng.choice((0, 5, 99, -1))),
         lambda: setattr(row, "incarnation", rng.choice((0, 2**62, 2**64 - 1))),
-        lambda: setattr(row, "accusers", rng.choice((1 << 40, 2**64 - 1))),
         lambda: setattr(row, "address", rng.choice(("x" * 300, "no port", "\x00:1", "1.2.3.4:0", "[::1]:99999"))),
         lambda: request.rows.append(row),
         lambda: request.rows.extend([row] * rng.choice((64, 5000))),

@@ -51,7 +51,6 @@ from edgegossip.mesh.membership.protocol import (
     Stalled,
     Status,
     SwimSettings,
-    bits,
     rows_of,
 )
 from edgegossip.security.limits import RateLimitedLog, TokenBuckets, network_of
@@ -341,7 +340,7 @@ class EventDelegate:
                 self._changed(output, table)
             case Refuted(by, was) if was.status is Status.DEAD:
                 if self._notices.worth(("refuted", by), self._clock(), by):
-                    self._log("notice", self._what_was_said_of_us(by, was))
+                    self._log("notice", f"{self._members[by]} says that we had been named dead: we object")
             case Stalled(seconds) if seconds >= _TELL_STALL_S:
                 text = f"this board did not run for {seconds:.0f} s: nobody is blamed for keeping silent meanwhile"
                 self._log("notice", text)
@@ -353,7 +352,7 @@ class EventDelegate:
         peer, before, after = self._members[change.member], change.before, change.after
         if after.here and after.address and (after.address != before.address or not before.here):
             self._post(Moved(peer, after.address))
-        unsure = change.member in self._unsure or not (before.here or after.accusers) or before.status is Status.ABSENT
+        unsure = change.member in self._unsure or not before.here
         self._unsure.discard(change.member)
         if unsure and after.status is Status.SUSPECT:
             self._unsure.add(change.member)
@@ -370,7 +369,8 @@ class EventDelegate:
                 self._post(Verdict(peer, True, f"{peer} {what}", restarted=True))
         elif after.status is Status.DEAD and before.status not in (Status.DEAD, Status.LEFT):
             here = sum(entry.here for entry in table)
-            why = f"{self._names(after.accusers)} got no answer" if after.accusers else "its certificate was revoked"
+            why = "we got no answer" if change.asked else "others say so"
+            why = "its certificate was revoked" if change.revoked else why
             reason = f"{why}; {here} of {len(table)} members are here"
             self._say(change.member, "dead", f"{peer} is dead: {reason}")
             self._post(Verdict(peer, False, reason))
@@ -384,12 +384,6 @@ class EventDelegate:
         if self._comings.take(member, self._clock()):
             self._log(f"member-{kind}", text, self._members[member])
 
-    def _what_was_said_of_us(self, by: int, was: MemberEntry) -> str:
-        if not was.accusers:
-            return f"{self._members[by]} says that our certificate was revoked"
-        who = self._names(was.accusers)
-        return f"{self._members[by]} says that we had been named dead ({who} got no answer from us): we are back"
-
     def _look_for_split(self, table: Sequence[MemberEntry]) -> None:
         dead = [name for name, entry in zip(self._members, table, strict=True) if entry.status is Status.DEAD]
         split = len(dead) >= 2 and 3 * len(dead) >= len(table)
@@ -397,13 +391,6 @@ class EventDelegate:
             text = f"the run may be split: {', '.join(dead)} are out of reach at once; they are tried on and on"
             self._log("notice", text)
         self._split = split or (self._split and bool(dead))
-
-    def _names(self, mask: int) -> str:
-        names = ["we" if k == self._me else self._members[k] for k in bits(mask)]
-        names.sort(key=lambda name: name != "we")
-        if len(names) > 4:
-            names = [*names[:3], f"{len(names) - 3} others"]
-        return " and ".join(filter(None, [", ".join(names[:-1]), names[-1] if names else "somebody"]))
 
 
 class Misbehaviour(PeerError):

@@ -3,8 +3,8 @@ messages and changes come out.
 
 SWIM (Das, Gupta, Motivala, 2002): every interval one member is probed; without an answer through a
 few others; then it is suspect, and dead when it does not refute that in time. Lifeguard (Dadgar,
-Phillips, Currey, 2018): whoever is slow itself takes more time for everything; a suspicion gets
-shorter with each independent confirmation; a suspect is told first. Deviations:
+Phillips, Currey, 2018): whoever is slow itself takes more time for everything; a suspect
+is told first. Deviations:
 
 - Whole tables travel instead of queues of updates, and only to those who are not known to have them
   (`protocol`). Idle members exchange a hash. News is told to a few members every `spread_s`, and
@@ -18,7 +18,8 @@ shorter with each independent confirmation; a suspect is told first. Deviations:
 - Whatever comes from a member shows that it is there, not only the answer to a probe: the
   acknowledgement of a frame, too.
 - A suspicion makes everybody who hears of it probe that member next: it is confirmed, or the
-  suspect told, without delay.
+  suspect told, without delay. It gets shorter when our own probe fails, too, not with the number
+  of those who say so, as in Lifeguard: one that lies could speak for all.
 - What another takes for a death is a suspicion to us, which ends in its own time: who named it may
   be deaf, or come out of a split in which it heard nobody. So is what another says of a member that
   left, or one that lies could part honest boards at once: only its own word is believed at once.
@@ -218,6 +219,7 @@ class Detector(Disseminator):
         self._requests: dict[int, list[IndirectProbe]] = {}  # by the member that they are about
         self._shared: dict[int, SharedProbe] = {}
         self._suspected_s: dict[int, float] = {}
+        self._unreached: dict[int, tuple[int, int]] = {}  # whom we probed in vain: session, incarnation
         self._lag = Delay(self.settings)  # by so much we are called too late
         self._round_trips = [Delay(self.settings) for _ in range(members)]
         self._rivalries = 0
@@ -323,7 +325,7 @@ class Detector(Disseminator):
         return self._turn_over(now_s)
 
     def evict(self, member: int, now_s: float) -> list[Output]:
-        """Take in that a member lost its right to take part: it is dead without an accuser,
+        """Take in that a member lost its right to take part: it is dead without a probe,
         whatever others hear of this process of it, until it talks to us again (which takes a new
         certificate)."""
         self._notice_stall(now_s)
@@ -344,6 +346,7 @@ class Detector(Disseminator):
     def _hear(self, member: int, now_s: float) -> None:
         """Take in that a member is there, whatever it says: a probe of it has its answer."""
         self._heard_s[member] = now_s
+        self._unreached.pop(member, None)
         if any(probe.target == member for probe in self._probes.values()):
             self._drop_probes(member)
             self._reached()
@@ -434,10 +437,11 @@ class Detector(Disseminator):
     def _set(self, member: int, after: MemberEntry, now_s: float) -> None:
         before = self.table[member]
         if after.status in (Status.ALIVE, Status.SUSPECT) and self._evicted.get(member) == after.session:
-            after = replace(after, status=Status.DEAD, accusers=0)
+            after = replace(after, status=Status.DEAD)
         if not self._update(member, after, now_s) or member == self.me:
             return
-        self._out.append(Changed(member, before, after))
+        revoked = self._evicted.get(member) == after.session
+        self._out.append(Changed(member, before, after, self._asked(member), revoked))
         if after.here:
             self._missed.discard(member)
         if after.status is not Status.LEFT:
@@ -452,7 +456,7 @@ class Detector(Disseminator):
             probe_s = now_s + self._random.uniform(0, self.settings.interval_s)
             self._next_probe_s = min(self._next_probe_s, probe_s) if self._suspected_s else probe_s
             self._suspected_s[member] = now_s
-            if not after.accusers >> self.me & 1:
+            if not self._asked(member):
                 self._prompted[member] = now_s + self._random.uniform(0, self.settings.interval_s / 2)
         if after.status is not Status.SUSPECT:
             self._prompted.pop(member, None)
@@ -460,9 +464,15 @@ class Detector(Disseminator):
             self._drop_probes(member)
 
     def _suspicion_ends_s(self, member: int, now_s: float) -> float:
-        accusers = self.table[member].accusers.bit_count()
         here = sum(entry.here for entry in self.table)
-        return self._suspected_s[member] + self._slowness(now_s) * self.settings.suspicion_time_s(here, accusers)
+        return self._suspected_s[member] + self._slowness(now_s) * self.settings.suspicion_time_s(
+            here, self._asked(member)
+        )
+
+    def _asked(self, member: int) -> bool:
+        """Say whether our own probe of a member as we know it now failed."""
+        entry = self.table[member]
+        return self._unreached.get(member) == (entry.session, entry.incarnation)
 
     def _slowness(self, now_s: float) -> float:
         """Say how many times slower than usual everything is: the fleet's round trips, and our own
@@ -499,7 +509,7 @@ class Detector(Disseminator):
                 self._order = [k for k in range(len(self.table)) if k != self.me]
                 self._random.shuffle(self._order)
             target = self._order.pop()
-            if not self.table[target].accusers >> self.me & 1 and self._probe(target, now_s):
+            if not self._asked(target) and self._probe(target, now_s):
                 return
 
     def _watch(self, now_s: float) -> None:
@@ -579,7 +589,8 @@ class Detector(Disseminator):
         self.health.note(silent if probe.asked else not probe.refused)
         entry = self.table[probe.target]
         if entry.here:
-            self._set(probe.target, entry.accused_by(self.me), now_s)
+            self._unreached[probe.target] = entry.session, entry.incarnation
+            self._set(probe.target, replace(entry, status=Status.SUSPECT), now_s)
 
     def _answered(self, sender: int, number: int, now_s: float) -> None:
         target, sent_s = self._pings.pop(number, (-1, 0.0))

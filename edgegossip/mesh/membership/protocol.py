@@ -2,7 +2,7 @@
 detector, its times, and the two rules that stretch and shrink those. Pure.
 
 *The table.* One entry a member. Of two entries about the same member the one with the higher
-incarnation counts, and of two with the same the graver status; equal ones pool their accusers. So
+incarnation counts, and of two with the same the graver status; so
 merging is a join: order, repetition and detours of messages make no difference, and two boards that
 heard the same hold the same table, which a short hash tells. Only the member itself raises its
 incarnation.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from hashlib import blake2b
@@ -24,7 +24,7 @@ from typing import TypeAlias
 
 MAX_INCARNATION = 2**62
 MAX_STEP = 2**16  # by so much may one message raise what is known of an incarnation
-_ROW = struct.Struct("<BQQQ")
+_ROW = struct.Struct("<BQQ")
 
 
 class Status(IntEnum):
@@ -45,16 +45,11 @@ class MemberEntry:
     incarnation: int = 0  # raised by the member itself when it comes back or refutes; 0: never seen
     session: int = 0  # 63 random bits, one for each process of the member
     address: str = ""  # host:port where it can be reached
-    accusers: int = 0  # bit k: member k got no answer. SUSPECT and DEAD only
 
     @property
     def here(self) -> bool:
         """Whether it counts as a part of the run now."""
         return self.status in (Status.ALIVE, Status.SUSPECT)
-
-    def accused_by(self, index: int) -> MemberEntry:
-        """Return the entry as suspected by one member more."""
-        return replace(self, status=Status.SUSPECT, accusers=self.accusers | 1 << index)
 
 
 Rows: TypeAlias = tuple[tuple[int, MemberEntry], ...]  # (place among the members, entry)
@@ -69,7 +64,7 @@ def merge(a: MemberEntry, b: MemberEntry) -> MemberEntry:
         return a if key_a > key_b else b
     # These differ for a moment after a hasty restart only.
     session, address = max((a.session, a.address), (b.session, b.address))
-    return replace(a, session=session, address=address, accusers=a.accusers | b.accusers)
+    return replace(a, session=session, address=address)
 
 
 def bounded(told: MemberEntry, known: MemberEntry) -> MemberEntry:
@@ -92,17 +87,9 @@ def digest_of(table: Sequence[MemberEntry]) -> int:
     """Return 64 bits that differ when the tables do."""
     hash = blake2b(digest_size=8)
     for entry in table:
-        hash.update(_ROW.pack(entry.status, entry.incarnation, entry.session, entry.accusers))
+        hash.update(_ROW.pack(entry.status, entry.incarnation, entry.session))
         hash.update(entry.address.encode() + b"\0")
     return int.from_bytes(hash.digest(), "little")
-
-
-def bits(mask: int) -> Iterable[int]:
-    """Yield the places of the ones in a mask, lowest first."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
 
 
 # -- messages, and what the detector says to whoever drives it
@@ -170,6 +157,8 @@ class Changed:
     member: int
     before: MemberEntry
     after: MemberEntry
+    asked: bool = False  # whether our own probe of it failed; else others say so
+    revoked: bool = False  # whether we took its right from it
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +208,7 @@ class SwimSettings:
     # A suspect has at least so long to refute it; times log10 of the members when those are more
     # than 10.
     suspicion_s: float = 2.5
-    suspicion_factor: float = 1.6  # nobody confirms: so many times longer
-    confirmations: int = 3  # further accusers that make the time the shortest
+    suspicion_factor: float = 1.6  # until our own probe fails, too: so many times longer
     spread_s: float = 0.2  # between two rounds of telling news
     spread_to: int = 3  # members that are told in one round
     spread_repeats: int = 4  # so often is one member told the same news without a sign that it has them
@@ -234,18 +222,12 @@ class SwimSettings:
     recent_s: float = 15.0
     health_max: int = 3  # own times are stretched by at most this and one; Lifeguard has 8, which names a split late
 
-    def suspicion_time_s(self, members: int, accusers: int) -> float:
-        """Return how long a suspect may take to refute it: from the longest time down to the
-        shortest, with the logarithm of the independent confirmations (Dadgar, Phillips, Currey,
-        "Lifeguard: local health awareness for more accurate failure detection", 2018, section
-        IV-B). In a fleet too small for confirmations the shortest at once."""
+    def suspicion_time_s(self, members: int, asked: bool) -> float:
+        """Return how long a suspect may take to refute it: the longest time until our own probe of
+        it failed, then the shortest. What others say shortens nothing, for one that lies can speak
+        for many. Of two members nobody else can say anything."""
         shortest_s = self.suspicion_s * max(1.0, math.log10(members))
-        wanted = min(self.confirmations, members - 2)
-        if wanted < 1 or accusers > wanted:
-            return shortest_s
-        longest_s = shortest_s * self.suspicion_factor
-        share = math.log(max(1, accusers)) / math.log(wanted + 1)  # confirmations + 1 = accusers
-        return max(shortest_s, longest_s - (longest_s - shortest_s) * share)
+        return shortest_s if asked or members < 3 else shortest_s * self.suspicion_factor
 
 
 class LocalHealth:

@@ -29,7 +29,7 @@ M = TypeVar("M", bound=ProtobufMessage)
 
 SERVICE = "edgegossip.v1.Membership"
 PROBE, JOIN = f"/{SERVICE}/Probe", f"/{SERVICE}/Join"
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MAX_MESSAGE_BYTES = 1 << 20
 _MAX_ADDRESS = 261  # [name of 253 characters]:65535
 
@@ -94,7 +94,6 @@ def rows(table: Rows) -> list[pb.Row]:
             incarnation=entry.incarnation,
             life=entry.session,
             address=entry.address,
-            accusers=entry.accusers,
         )
         for k, entry in table
     ]
@@ -108,11 +107,7 @@ def parse_rows(told: Iterable[pb.Row], members: int) -> Rows:
             raise DecodeError("a membership table with a row about nobody, or two about one")
         if not Status.ABSENT < row.status <= Status.LEFT or not 0 < row.incarnation < MAX_INCARNATION:
             raise DecodeError("a membership table with a status or incarnation that cannot be")
-        if row.accusers >> members:
-            raise DecodeError("a membership table with an accuser who is no member")
-        found[row.member] = MemberEntry(
-            Status(row.status), row.incarnation, row.life, _address(row.address), row.accusers
-        )
+        found[row.member] = MemberEntry(Status(row.status), row.incarnation, row.life, _address(row.address))
     return tuple(found.items())
 
 

@@ -419,7 +419,6 @@ class Board(Sink):
         row.CopyFrom(self.rows[others[int(self.world.lie() * len(others))]])
         row.status = GONE[int(self.world.lie() * len(GONE))].value  # type: ignore[assignment]  # an enum's number
         row.incarnation += 2 * self.lies
-        row.accusers = 2 ** len(self.world.members) - 1 - 2**row.member
         rows = [other for other in asked.rows if other.member != row.member]
         del asked.rows[:]
         asked.rows.extend([*rows, row])

@@ -85,7 +85,7 @@ def test_who_stood_still_takes_nobody_for_silent_meanwhile() -> None:
 def test_a_process_does_not_share_the_fate_of_the_one_before_it(status: Status) -> None:
     """Killed, suspected, and started again before that suspicion was over."""
     known = (
-        (0, MemberEntry(status, 3, 77, "10.0.0.0:7700", accusers=2)),
+        (0, MemberEntry(status, 3, 77, "10.0.0.0:7700")),
         *((k, MemberEntry(Status.ALIVE, 1, k + 1, f"10.0.0.{k}:7700")) for k in (1, 2)),
     )
     node, now_s, asked = Detector(3, 0, "10.0.0.0:7700", 1, Random(1), 100.0, known=known), 100.0, set[int]()
@@ -106,7 +106,7 @@ def test_a_farewell_from_before_a_members_last_life_changes_nothing() -> None:
 
 
 def test_who_is_said_to_be_dead_before_we_know_it_is_asked() -> None:
-    alive, dead = (MemberEntry(Status.ALIVE, 1, 2, "10.0.0.1:7700"), MemberEntry(Status.DEAD, 3, 3, "10.0.0.2:7700", 3))
+    alive, dead = (MemberEntry(Status.ALIVE, 1, 2, "10.0.0.1:7700"), MemberEntry(Status.DEAD, 3, 3, "10.0.0.2:7700"))
     node = Detector(3, 0, "10.0.0.0:7700", 1, Random(1), 100.0, known=((1, alive),))
     node.receive(1, Ack(10**6, View(node.digest, ((2, dead),))), 100.0)
     assert node.table[2].status is Status.SUSPECT
@@ -117,7 +117,7 @@ def test_who_is_said_to_be_dead_before_we_know_it_is_asked() -> None:
 def test_whom_another_suspects_is_probed_before_the_next_turn() -> None:
     node = detector(18)
     settled(node, 100.0)
-    told = ((9, replace(node.table[9], status=Status.SUSPECT, accusers=1 << 1)),)
+    told = ((9, replace(node.table[9], status=Status.SUSPECT)),)
     out, now_s = node.receive(1, Ack(10**6, View(node.digest, told)), 100.0), 100.0
     while node.wake_s < 100.0 + node.settings.interval_s / 2:
         now_s = max(now_s, node.wake_s)
@@ -135,7 +135,7 @@ def test_a_refused_probe_goes_to_others_at_once_and_their_no_makes_a_suspect() -
     for helper, message in asked.items():
         node.receive(helper, Nack(message.number, View(node.digest)), 100.02)
     node.tick(100.02)
-    assert node.table[2].status is Status.SUSPECT and node.table[2].accusers == 1
+    assert node.table[2].status is Status.SUSPECT and node._asked(2)
     assert node.health.score == 0  # it was not our own fault
 
 
@@ -192,7 +192,7 @@ def test_indirect_probes_of_many_do_not_make_us_a_nuisance(reaction: str) -> Non
 
 def test_a_suspect_is_told_by_the_very_next_message_and_objects() -> None:
     node = detector()
-    accused = MemberEntry(Status.SUSPECT, node.table[0].incarnation, 1, "10.0.0.0:7700", accusers=2)
+    accused = MemberEntry(Status.SUSPECT, node.table[0].incarnation, 1, "10.0.0.0:7700")
     out = node.receive(1, Ping(5, View(1, ((0, accused),))), 100.0)
     assert Refuted(1, accused) in out
     assert node.table[0].status is Status.ALIVE and node.table[0].incarnation == accused.incarnation + 1
@@ -214,7 +214,7 @@ def test_a_process_that_did_not_run_does_not_blame_the_others() -> None:
 def test_a_pause_is_noticed_whatever_comes_first_after_it(first: str) -> None:
     node = detector(6)
     now_s = settled(node, 100.0) or 100.0
-    suspect = replace(node.table[2], status=Status.SUSPECT, accusers=1 << 1)
+    suspect = replace(node.table[2], status=Status.SUSPECT)
     node.receive(1, Ping(5, View(1, ((2, suspect),))), now_s)
     calls = {
         "move": lambda at_s: node.move("10.0.0.99:1", at_s),
@@ -230,7 +230,7 @@ def test_a_pause_is_noticed_whatever_comes_first_after_it(first: str) -> None:
 def test_a_pause_is_noticed_once_however_much_waits_to_be_read_after_it() -> None:
     node = detector()
     now_s = settled(node, 100.0) or 100.0
-    suspect = replace(node.table[2], status=Status.SUSPECT, accusers=1 << 1)
+    suspect = replace(node.table[2], status=Status.SUSPECT)
     node.receive(1, Ping(5, View(1, ((2, suspect),))), now_s)
     ends_s = node._suspicion_ends_s(2, now_s) - now_s
     outs = [node.receive(1, Ping(6 + i, View(1, ())), now_s + 31.0) for i in range(5)]
@@ -245,3 +245,24 @@ def test_what_others_say_of_an_earlier_process_of_ours_is_outdone_without_an_obj
     out = node.receive(1, Ping(5, View(1, ((0, earlier),))), 100.0)
     assert node.table[0].incarnation == earlier.incarnation + 1 and node.table[0].session == 1
     assert not any(isinstance(o, Refuted) for o in out)
+
+
+def test_what_others_say_never_stands_for_our_own_probe() -> None:
+    """One that lies names a board suspect again and again: we ask it ourselves."""
+    node, now_s = detector(), 100.0
+    settled(node, now_s)
+    told = ((2, replace(node.table[2], status=Status.SUSPECT)),)
+    out = node.receive(3, Ping(9, View(1, told)), now_s)
+    longest_s = node._suspicion_ends_s(2, now_s) - now_s
+    assert longest_s == node.settings.suspicion_factor * node.settings.suspicion_time_s(4, True)
+    for number in range(5):
+        out += node.receive(3, Ping(10 + number, View(1, told)), now_s)
+    assert node._suspicion_ends_s(2, now_s) - now_s == longest_s and not node._asked(2)
+    while 2 not in pings(out):
+        now_s = max(now_s + 0.001, node.wake_s)
+        out += node.tick(now_s)
+    assert now_s < 101.0
+    while node.table[2].status is Status.SUSPECT:
+        now_s = max(now_s + 0.001, node.wake_s)
+        out += node.tick(now_s)
+    assert [o.asked for o in out if isinstance(o, Changed) and o.after.status is Status.DEAD] == [True]

@@ -61,7 +61,7 @@ def test_the_node_hears_who_is_here_moved_was_restarted_died_and_left() -> None:
     posted: list[object] = []
     told = EventDelegate(["pi-01", "pi-02"], 0, posted.append, lambda *_, **__: None, lambda: 0.0)
     here = MemberEntry(Status.ALIVE, 1, 7, "10.0.0.2:1")
-    again, away = replace(here, session=8), replace(here, status=Status.DEAD, accusers=1)
+    again, away = replace(here, session=8), replace(here, status=Status.DEAD)
     steps = [
         MemberEntry(),
         here,
@@ -80,17 +80,16 @@ def test_the_node_hears_who_is_here_moved_was_restarted_died_and_left() -> None:
     assert [m.address[-1] for m in posted if isinstance(m, Moved)] == ["1", "2", "1", "1"]
 
 
-def test_who_got_no_answer_is_named_we_first_and_of_many_three() -> None:
-    names, log = [f"pi-0{k}" for k in range(7)], list[str]()
-    told = EventDelegate(names, 2, lambda event: None, lambda *said, **_: log.append(said[1]), lambda: 0.0)
+def test_a_death_says_whether_we_found_it_out_ourselves() -> None:
+    told, log = delegate([0.0])
     here = MemberEntry(Status.ALIVE, 1, 7, "10.0.0.2:1")
-    for accusers in (0b1, 0b101, 0b11111):
-        dead = replace(here, status=Status.DEAD, accusers=accusers)
-        told.notify(Changed(6, here, dead), [here] * 6 + [dead])
+    dead = replace(here, status=Status.DEAD)
+    for change in (Changed(1, here, dead), Changed(1, here, dead, asked=True), Changed(1, here, dead, revoked=True)):
+        told.notify(change, [here, dead])
     assert [text.partition(": ")[2].partition(";")[0] for text in log] == [
-        "pi-00 got no answer",
-        "we and pi-00 got no answer",
-        "we, pi-00, pi-01 and 2 others got no answer",
+        "others say so",
+        "we got no answer",
+        "its certificate was revoked",
     ]
 
 
@@ -140,18 +139,18 @@ def test_a_member_cannot_fill_the_log_whatever_is_said_of_it() -> None:
         told.notify(Changed(1, here, there), [here, there])
         here = there
     assert len(log) <= 50  # 32, and one more in 4 s
-    dead = replace(here, status=Status.DEAD, accusers=1)
+    dead = replace(here, status=Status.DEAD)
     for before, after in [(here, dead), (dead, here)] * 500:
         now_s[0] += 0.05
         told.notify(Changed(1, before, after), [here, after])
         told.notify(Refuted(1, dead), [here, after])
     assert len(log) <= 70
     now_s[0] += 60.0
-    told.notify(Changed(1, here, dead), [here, dead])
+    told.notify(Changed(1, here, dead, asked=True), [here, dead])
     assert log[-1].startswith("pi-02 is dead: we got no answer")  # a true one is told all the same
 
 
-def test_a_board_that_was_revoked_hears_that_and_nothing_else() -> None:
+def test_a_board_that_was_named_dead_says_who_told_it() -> None:
     told, log = delegate([0.0])
     told.notify(Refuted(1, MemberEntry(Status.DEAD, 3, 7, "10.0.0.2:1")), [MemberEntry(), MemberEntry()])
-    assert log == ["pi-02 says that our certificate was revoked"]
+    assert log == ["pi-02 says that we had been named dead: we object"]
