@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from edgegossip.mesh.membership.agent import CALLS_PER_S
 from edgegossip.mesh.membership.protocol import (
@@ -453,3 +455,22 @@ def test_who_left_costs_little() -> None:
     before = world.sent
     world.run(600.0)
     assert 8 <= world.sent - before <= 12
+
+
+LIES = st.lists(st.tuples(*[st.integers(0, 3)] * 2, st.sampled_from(list(Status)[1:]), st.integers(0, 3)), max_size=20)
+
+
+@given(LIES)
+@settings(deadline=None, max_examples=20)
+def test_one_that_lies_makes_nobody_dead_who_answers(lies: list[tuple[int, int, Status, int]]) -> None:
+    """Member 4 tells each other one whatever it likes; all of them are up and answer."""
+    world = World(5, 1)
+    for to, about, status, ahead in lies:
+        entry = world.nodes[to].table[about]
+        told = replace(entry, status=status, incarnation=entry.incarnation + ahead)
+        world._perform(to, world.nodes[to].receive(4, Ping(10**6, View(1, ((about, told),))), world.clock.now))
+        world.run(0.3)
+    world.run(10.0)
+    assert not [death for death in world.named_dead if death[2] != 4]
+    assert not [o for _, _, o in world.outputs if isinstance(o, Changed) and o.asked]
+    assert all_alive(world)
