@@ -572,7 +572,7 @@ class ServerEngine:
         present = {board.address for board in boards}
         # A stranger that is gone does not answer, and its process does not come back by that
         # address.
-        self._forget(self._open.drop(lambda sent: sent.what in ("hello", "bye") and sent.address not in present))
+        self._drop(lambda sent: sent.what in ("hello", "bye") and sent.address not in present)
         changes, strangers = self._boards.observe(boards)
         for change in changes:
             if change.up:
@@ -596,15 +596,11 @@ class ServerEngine:
     def _drop(self, which: Callable[[OpenQuestion], bool]) -> None:
         """Wait for these answers no more. A board that a round relied on until it was gone has let
         it wait in vain, as with a deadline: it may come and go."""
-        asking = self._asking
-        waited_for = (
-            frozenset[NodeId]()
-            if asking is None
-            else asking.relied_on.intersection(self._open.waited_for(asking.numbers))
-        )
-        self._forget(self._open.drop(which))
-        if asking is not None:
-            self._boards.missed(waited_for.difference(self._open.waited_for(asking.numbers)))
+        dropped = self._open.drop(which)
+        self._effects.extend(Forget(sent.number) for sent in dropped)
+        if (asking := self._asking) is not None:
+            names = {sent.name for sent in dropped if sent.number in asking.numbers}
+            self._boards.missed(names & asking.relied_on)
 
     def _answered(self, number: int, answer: Answer) -> None:
         sent = self._open.get(number)
@@ -615,7 +611,7 @@ class ServerEngine:
         if member is not None and not member.busy:
             member.overdue = 0
         if sent.what == "hello":
-            self._forget(self._open.drop(lambda other: other.what == "hello" and other.address == sent.address))
+            self._drop(lambda other: other.what == "hello" and other.address == sent.address)
             self._joined(sent.address, number, answer)
         elif sent.what == "bye":
             self._training.take_profile(sent.name, answer)
@@ -705,7 +701,7 @@ class ServerEngine:
             patience_s = self._patience_s * 2 ** min(member.overdue, MOST_OVERDUE)
             if self._passed(sent.at_s + patience_s):
                 self._open.close(sent.number)
-                self._forget([sent.number])
+                self._effects.append(Forget(sent.number))
                 member.overdue += 1
                 reason = f"it is alive, and its answer has not come for {patience_s:g} s; it is asked again"
                 text = f"{sent.what}: gave up on {sent.name}: {reason}"
@@ -729,9 +725,6 @@ class ServerEngine:
         if questions:
             self._effects.append(Ask(tuple(questions)))
         return frozenset(question.number for question in questions)
-
-    def _forget(self, numbers: Iterable[int]) -> None:
-        self._effects.extend(Forget(number) for number in numbers)
 
     @property
     def _patience_s(self) -> float:

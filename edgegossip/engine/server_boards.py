@@ -314,12 +314,12 @@ class OpenQuestions:
             member.busy = 0
         return sent
 
-    def drop(self, which: Callable[[OpenQuestion], bool]) -> list[int]:
-        """Take all of these off the list; return their numbers."""
-        numbers = [i for i, sent in self._open.items() if which(sent)]
-        for i in numbers:
-            del self._open[i]
-        return numbers
+    def drop(self, which: Callable[[OpenQuestion], bool]) -> list[OpenQuestion]:
+        """Take all of these off the list, and return them."""
+        dropped = [sent for sent in self._open.values() if which(sent)]
+        for sent in dropped:
+            del self._open[sent.number]
+        return dropped
 
 
 def wanted(fraction: float, min_nodes: int, boards: int) -> int:

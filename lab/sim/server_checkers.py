@@ -265,7 +265,7 @@ class Ledger:
         self._given_up: dict[NodeId, int] = {}  # how often a board's answer was
         self._gave_up_s: dict[NodeId, float] = {}  # after how long, the last time
         self._unanswered: dict[NodeId, bool] = {}  # whether it has answered nothing since
-        self._missed: dict[NodeId, tuple[int, int]] = {}  # deadlines that it cost; its late answers since
+        self._missed: dict[NodeId, tuple[int, int]] = {}  # waits that it cost; its answers since
         self._overdue: dict[int, float] = {}  # questions to be given up, and since when
         self._short_s: float | None = None  # since when there are too few
         self._evaluations: set[Round] = set()
@@ -343,10 +343,8 @@ class Ledger:
         if self._asking is not None and number in self._asking.numbers and note is not None:
             self._asking.answers[self._asking.numbers[number]] = (answer, note)
             self._asking.first_s = min(self._asking.first_s, now_s)
-            self._missed.pop(sent.question.name, None)
-        elif sent.question.name in self._missed:
-            missed, since = self._missed[sent.question.name]
-            self._missed[sent.question.name] = missed, since + 1
+        missed, since = self._missed.get(sent.question.name, (0, 0))
+        self._missed[sent.question.name] = missed, since + 1
 
     def effects(self, effects: list[Effect], looked: bool, now_s: float) -> None:
         """Check what came out of the engine, in its order, and what should have come. `looked`: at
@@ -357,8 +355,9 @@ class Ledger:
                     self._ask(questions, now_s)
                 case Forget(number):
                     self._open.pop(number, None)
-                    if self._asking is not None:  # it came with the news that its board is gone
-                        self._asking.answers.pop(self._asking.numbers.get(number, ""), None)
+                    if self._asking is not None and (name := self._asking.numbers.get(number)) is not None:
+                        self._asking.answers.pop(name, None)  # it came with the news that its board is gone
+                        self._costs(self._asking.relied_on & {name})
                 case Log():
                     self._log(effect, now_s)
                 case RoundEnded():
@@ -743,6 +742,11 @@ class Ledger:
         if now_s - self._mark_s > bound_s:
             self._violate("progress", None, f"nothing has happened for {now_s - self._mark_s:.1f} s")
 
+    def _costs(self, names: Collection[NodeId]) -> None:
+        """Take note that a round has waited for these in vain."""
+        for name in names:
+            self._missed[name] = self._missed.get(name, (0, 0))[0] + 1, 0
+
     def _round_ended(self, ended: RoundEnded, now_s: float) -> None:
         asking, plan, round = self._asking, self._plan, self.round
         self.looked |= {"ends", "used", "records", "finite", "mean"}
@@ -755,8 +759,8 @@ class Ledger:
         since_s = asking.first_s if asking.late and asking.answers else asking.at_s
         if waiting and not enough and now_s < since_s + plan.deadline_s - 0.02:
             self._violate("ends", None, f"round {round} ends with {len(asking.answers)} answers, before its deadline")
-        for name in () if enough else wanted & asking.relied_on:
-            self._missed[name] = self._missed.get(name, (0, 0))[0] + 1, 0
+        if not enough:
+            self._costs(wanted & asking.relied_on)
         good = {
             n: a.frame for n, (a, _) in asking.answers.items() if isinstance(a, BoardAnswer) and n not in self._refused
         }
@@ -971,6 +975,6 @@ class Ledger:
 
 
 def _relied_on(missed: int, since: int) -> bool:
-    """Tell whether a board may cost a deadline, after so many that it cost, and so many late
-    answers since then."""
+    """Tell whether a board may cost a wait, after so many that it cost, and so many answers since
+    then."""
     return missed < 2 or since >= 2 ** (missed - 2)

@@ -85,8 +85,22 @@ MUTANTS = (
         "server-late-once-late-for-ever",
         "who let deadlines pass is not waited for again, though it is in time",
         GOSSIP,
-        (Edit(BOARDS + "answered", "stmt pop", "pass"),),
+        (Edit(BOARDS + "answered", "stmt replace", "pass"),),
         options("hang=3", "deadline_s=1", rounds=12),
+    ),
+    Mutant(
+        "server-in-time-once-wipes-the-account",
+        "who is in time once may let two more deadlines pass",
+        GOSSIP,
+        (Edit(BOARDS + "answered", "stmt replace", "del self._reliance[name]"),),
+        options("hang=3", "deadline_s=1", rounds=12),
+    ),
+    Mutant(
+        "server-gone-costs-nothing",
+        "who goes away while a round waits for it has cost nothing, and may do so in each round",
+        GOSSIP,
+        (Edit(ENGINE + "_drop", "stmt missed", "pass"),),
+        options("hang=3,crash=3", "deadline_s=1", rounds=12),
     ),
     Mutant(
         "server-first-late-answer-ends-it",
