@@ -99,7 +99,7 @@ MUTANTS = (
         "an exchange with a peer that went down is waited for",
         ("ad-psgd",),
         (
-            Edit(ADPSGD + "AdPsgd.membership", "test", "True"),
+            Edit(ADPSGD + "AdPsgd.membership", "test down", "True"),
             Edit(ADPSGD + "AdPsgd.tick", "test repeats", "True"),
         ),
         {"faults": "all,leave,crash"},

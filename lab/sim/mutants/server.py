@@ -92,7 +92,7 @@ MUTANTS = (
         "server-in-time-once-wipes-the-account",
         "who is in time once may let two more deadlines pass",
         GOSSIP,
-        (Edit(BOARDS + "answered", "stmt replace", "del self._reliance[name]"),),
+        (Edit(BOARDS + "answered", "stmt replace", "$0 = Reliance()"),),
         options("hang=3", "deadline_s=1", rounds=12),
     ),
     Mutant(
@@ -127,7 +127,7 @@ MUTANTS = (
         "server-lost-board-waited-for",
         "questions to a board that is gone stay open",
         GOSSIP,
-        (Edit(ENGINE + "_down", "stmt _forget", "pass"),),
+        (Edit(ENGINE + "_down", "stmt _drop", "pass"),),
         options("crash=3"),
     ),
     Mutant(
