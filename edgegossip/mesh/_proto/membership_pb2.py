@@ -24,27 +24,27 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'edgegossip/mesh/_proto/membership.proto\x12\redgegossip.v1\"V\n\x0bJoinRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07reached\x18\x03 \x01(\t\x12\x0e\n\x06run_id\x18\x04 \x01(\x0c\"\x85\x01\n\x0cJoinResponse\x12\x0f\n\x07refusal\x18\x01 \x01(\t\x12\x10\n\x08manifest\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\x12\x0f\n\x07seen_as\x18\x04 \x01(\t\x12 \n\x04rows\x18\x05 \x03(\x0b\x32\x12.edgegossip.v1.Row\x12\x0c\n\x04name\x18\x06 \x01(\t\"\x88\x01\n\x03Row\x12\x0e\n\x06member\x18\x01 \x01(\r\x12+\n\x06status\x18\x02 \x01(\x0e\x32\x1b.edgegossip.v1.MemberStatus\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x0c\n\x04life\x18\x04 \x01(\x06\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x10\n\x08\x61\x63\x63users\x18\x06 \x01(\x06\"\xd8\x01\n\x0cProbeRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0e\n\x06run_id\x18\x02 \x01(\x0c\x12\x10\n\x08manifest\x18\x03 \x01(\x06\x12\x0e\n\x06sender\x18\x04 \x01(\t\x12\x10\n\x08receiver\x18\x05 \x01(\t\x12\x0e\n\x06number\x18\x06 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x07 \x01(\x06\x12 \n\x04rows\x18\x08 \x03(\x0b\x32\x12.edgegossip.v1.Row\x12(\n\x08ping_for\x18\t \x01(\x0b\x32\x16.edgegossip.v1.PingFor\"-\n\x07PingFor\x12\x0e\n\x06target\x18\x01 \x01(\r\x12\x12\n\ntimeout_ms\x18\x02 \x01(\r\"e\n\rProbeResponse\x12\x0f\n\x07refusal\x18\x01 \x01(\t\x12\x11\n\tunreached\x18\x02 \x01(\x08\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x06\x12 \n\x04rows\x18\x04 \x03(\x0b\x32\x12.edgegossip.v1.Row*\x8c\x01\n\x0cMemberStatus\x12\x18\n\x14MEMBER_STATUS_ABSENT\x10\x00\x12\x17\n\x13MEMBER_STATUS_ALIVE\x10\x01\x12\x19\n\x15MEMBER_STATUS_SUSPECT\x10\x02\x12\x16\n\x12MEMBER_STATUS_DEAD\x10\x03\x12\x16\n\x12MEMBER_STATUS_LEFT\x10\x04\x32\x91\x01\n\nMembership\x12?\n\x04Join\x12\x1a.edgegossip.v1.JoinRequest\x1a\x1b.edgegossip.v1.JoinResponse\x12\x42\n\x05Probe\x12\x1b.edgegossip.v1.ProbeRequest\x1a\x1c.edgegossip.v1.ProbeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'edgegossip/mesh/_proto/membership.proto\x12\redgegossip.v1\"V\n\x0bJoinRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07reached\x18\x03 \x01(\t\x12\x0e\n\x06run_id\x18\x04 \x01(\x0c\"\x85\x01\n\x0cJoinResponse\x12\x0f\n\x07refusal\x18\x01 \x01(\t\x12\x10\n\x08manifest\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\x12\x0f\n\x07seen_as\x18\x04 \x01(\t\x12 \n\x04rows\x18\x05 \x03(\x0b\x32\x12.edgegossip.v1.Row\x12\x0c\n\x04name\x18\x06 \x01(\t\"|\n\x03Row\x12\x0e\n\x06member\x18\x01 \x01(\r\x12+\n\x06status\x18\x02 \x01(\x0e\x32\x1b.edgegossip.v1.MemberStatus\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x0c\n\x04life\x18\x04 \x01(\x06\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\tJ\x04\x08\x06\x10\x07\"\xd8\x01\n\x0cProbeRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0e\n\x06run_id\x18\x02 \x01(\x0c\x12\x10\n\x08manifest\x18\x03 \x01(\x06\x12\x0e\n\x06sender\x18\x04 \x01(\t\x12\x10\n\x08receiver\x18\x05 \x01(\t\x12\x0e\n\x06number\x18\x06 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x07 \x01(\x06\x12 \n\x04rows\x18\x08 \x03(\x0b\x32\x12.edgegossip.v1.Row\x12(\n\x08ping_for\x18\t \x01(\x0b\x32\x16.edgegossip.v1.PingFor\"-\n\x07PingFor\x12\x0e\n\x06target\x18\x01 \x01(\r\x12\x12\n\ntimeout_ms\x18\x02 \x01(\r\"e\n\rProbeResponse\x12\x0f\n\x07refusal\x18\x01 \x01(\t\x12\x11\n\tunreached\x18\x02 \x01(\x08\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x06\x12 \n\x04rows\x18\x04 \x03(\x0b\x32\x12.edgegossip.v1.Row*\x8c\x01\n\x0cMemberStatus\x12\x18\n\x14MEMBER_STATUS_ABSENT\x10\x00\x12\x17\n\x13MEMBER_STATUS_ALIVE\x10\x01\x12\x19\n\x15MEMBER_STATUS_SUSPECT\x10\x02\x12\x16\n\x12MEMBER_STATUS_DEAD\x10\x03\x12\x16\n\x12MEMBER_STATUS_LEFT\x10\x04\x32\x91\x01\n\nMembership\x12?\n\x04Join\x12\x1a.edgegossip.v1.JoinRequest\x1a\x1b.edgegossip.v1.JoinResponse\x12\x42\n\x05Probe\x12\x1b.edgegossip.v1.ProbeRequest\x1a\x1c.edgegossip.v1.ProbeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'edgegossip.mesh._proto.membership_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MEMBERSTATUS']._serialized_start=791
-  _globals['_MEMBERSTATUS']._serialized_end=931
+  _globals['_MEMBERSTATUS']._serialized_start=778
+  _globals['_MEMBERSTATUS']._serialized_end=918
   _globals['_JOINREQUEST']._serialized_start=58
   _globals['_JOINREQUEST']._serialized_end=144
   _globals['_JOINRESPONSE']._serialized_start=147
   _globals['_JOINRESPONSE']._serialized_end=280
-  _globals['_ROW']._serialized_start=283
-  _globals['_ROW']._serialized_end=419
-  _globals['_PROBEREQUEST']._serialized_start=422
-  _globals['_PROBEREQUEST']._serialized_end=638
-  _globals['_PINGFOR']._serialized_start=640
-  _globals['_PINGFOR']._serialized_end=685
-  _globals['_PROBERESPONSE']._serialized_start=687
-  _globals['_PROBERESPONSE']._serialized_end=788
-  _globals['_MEMBERSHIP']._serialized_start=934
-  _globals['_MEMBERSHIP']._serialized_end=1079
+  _globals['_ROW']._serialized_start=282
+  _globals['_ROW']._serialized_end=406
+  _globals['_PROBEREQUEST']._serialized_start=409
+  _globals['_PROBEREQUEST']._serialized_end=625
+  _globals['_PINGFOR']._serialized_start=627
+  _globals['_PINGFOR']._serialized_end=672
+  _globals['_PROBERESPONSE']._serialized_start=674
+  _globals['_PROBERESPONSE']._serialized_end=775
+  _globals['_MEMBERSHIP']._serialized_start=921
+  _globals['_MEMBERSHIP']._serialized_end=1066
 # @@protoc_insertion_point(module_scope)

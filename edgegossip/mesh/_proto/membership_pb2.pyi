@@ -49,20 +49,18 @@ class JoinResponse(_message.Message):
     def __init__(self, refusal: _Optional[str] = ..., manifest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., seen_as: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., name: _Optional[str] = ...) -> None: ...
 
 class Row(_message.Message):
-    __slots__ = ("member", "status", "incarnation", "life", "address", "accusers")
+    __slots__ = ("member", "status", "incarnation", "life", "address")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
-    ACCUSERS_FIELD_NUMBER: _ClassVar[int]
     member: int
     status: MemberStatus
     incarnation: int
     life: int
     address: str
-    accusers: int
-    def __init__(self, member: _Optional[int] = ..., status: _Optional[_Union[MemberStatus, str]] = ..., incarnation: _Optional[int] = ..., life: _Optional[int] = ..., address: _Optional[str] = ..., accusers: _Optional[int] = ...) -> None: ...
+    def __init__(self, member: _Optional[int] = ..., status: _Optional[_Union[MemberStatus, str]] = ..., incarnation: _Optional[int] = ..., life: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class ProbeRequest(_message.Message):
     __slots__ = ("protocol_version", "run_id", "manifest", "sender", "receiver", "number", "digest", "rows", "ping_for")
@@ -104,4 +102,4 @@ class ProbeResponse(_message.Message):
     unreached: bool
     digest: int
     rows: _containers.RepeatedCompositeFieldContainer[Row]
-    def __init__(self, refusal: _Optional[str] = ..., unreached: _Optional[bool] = ..., digest: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ...) -> None: ...
+    def __init__(self, refusal: _Optional[str] = ..., unreached: bool = ..., digest: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ...) -> None: ...

@@ -340,7 +340,7 @@ class EventDelegate:
                 self._changed(output, table)
             case Refuted(by, was) if was.status is Status.DEAD:
                 if self._notices.worth(("refuted", by), self._clock(), by):
-                    self._log("notice", f"{self._members[by]} says that we had been named dead: we object")
+                    self._log("notice", f"{self._members[by]} says that we had been named dead: we are here")
             case Stalled(seconds) if seconds >= _TELL_STALL_S:
                 text = f"this board did not run for {seconds:.0f} s: nobody is blamed for keeping silent meanwhile"
                 self._log("notice", text)

@@ -153,4 +153,4 @@ def test_a_member_cannot_fill_the_log_whatever_is_said_of_it() -> None:
 def test_a_board_that_was_named_dead_says_who_told_it() -> None:
     told, log = delegate([0.0])
     told.notify(Refuted(1, MemberEntry(Status.DEAD, 3, 7, "10.0.0.2:1")), [MemberEntry(), MemberEntry()])
-    assert log == ["pi-02 says that we had been named dead: we object"]
+    assert log == ["pi-02 says that we had been named dead: we are here"]
