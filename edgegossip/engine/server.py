@@ -616,13 +616,13 @@ class ServerEngine:
         elif sent.what == "bye":
             self._training.take_profile(sent.name, answer)
         else:
-            if not isinstance(answer, Failure):
-                self._open.longest_s = max(self._open.longest_s, self._now_s - sent.at_s)
             if member is None or self.leaving:
                 return  # another process has taken its place, or the run is over
             self._boards.answered(member.name)
             if self._asking is not None and number in self._asking.numbers:
                 self._asking.answers[member.name] = (sent.address, answer)
+                if not isinstance(answer, Failure):  # one that comes late says nothing of what others need
+                    self._open.longest_s = max(self._open.longest_s, self._now_s - sent.at_s)
             else:
                 self._training.take_late(member.name, answer)
 

@@ -345,6 +345,19 @@ def _too_few(strategy: Strategy, answers: int) -> str:
     return f"{type(strategy).__name__.lower()} needs {count} answers, got {answers}"
 
 
+def _bears_fewer(strategy: Strategy, answers: int, liars: int) -> str:
+    """Return what to set where the strategy bears fewer liars among so many answers, "" where it
+    does not."""
+    if isinstance(strategy, FedTrimmedAvg):
+        cut = int(strategy.beta * answers)
+        least = next((k / 100 for k in range(50) if int(k / 100 * answers) >= liars), 0.499)
+        text = f"of {answers} answers beta = {strategy.beta:g} leaves out {cut} at either end"
+        return f"{text}; say server.strategy_params.beta = {least:g}" if cut < liars else ""
+    told = getattr(strategy, "num_malicious_nodes", liars)
+    text = f"{type(strategy).__name__.lower()} is told of {told}"
+    return f"{text}; say server.strategy_params.num_malicious_nodes = {liars}" if told < liars else ""
+
+
 def check_enough(strategy: Strategy, server: ServerSection, boards: int) -> None:
     """Raise ConfigError when no round of a run with so many boards can have the answers that the
     strategy needs."""
@@ -360,6 +373,8 @@ def check_enough(strategy: Strategy, server: ServerSection, boards: int) -> None
             f"server.malicious_nodes = {liars} needs {2 * liars + 1} answers in every round, and by run.nodes, "
             f"server.fraction and server.quorum there may be {answers}"
         )
+    if words := _bears_fewer(strategy, answers, liars):
+        raise ConfigError(f"server.malicious_nodes = {liars} cannot hold: {words}")
     if words := _too_few(strategy, answers):
         keys = "run.nodes, server.fraction and server.quorum"
         raise ConfigError(f"server.strategy: {words} in every round by {keys}: raise these or choose another strategy")

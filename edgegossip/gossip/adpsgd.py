@@ -80,6 +80,7 @@ from edgegossip.gossip.traits import Traits
 from edgegossip.types import LocalUpdate, NodeId, PeerError, Round, UsageError, Vec, replace
 
 MAX_SEQUENCE = 2**53  # whole numbers up to here are exact beside a body
+RESTARTS = 4  # of a process that waits for one answer; its new one asks for it again
 SESSIONS = 4  # processes of one peer whose exchanges are remembered
 
 _PEER, _ANSWER = 1, 2  # last counters of the keys that are not a request's
@@ -109,6 +110,7 @@ class Taken:
     sequence: int
     answer: Frame | None  # None once the peer has it
     change: Vec | None  # float32[n], what this node added to its model; None: nothing, or the peer did its half too
+    again: int = 0  # how often the answer was given once more
 
     def closed(self) -> Taken:
         """Return the exchange of which nothing but its number needs to be known."""
@@ -319,8 +321,12 @@ class AdPsgd(GossipAlgorithm[State]):
         if before is not None and frame.sequence < before.sequence:
             return replace(s, late=s.late + 1), []
         if before is not None and frame.sequence == before.sequence:
-            again = [] if before.answer is None else [Send(s.view.members[j], before.answer)]
-            return replace(s, duplicates=s.duplicates + 1), [*again]
+            s = replace(s, duplicates=s.duplicates + 1)
+            if before.answer is None or before.again >= self.repeats + RESTARTS:
+                return s, []
+            again = replace(before, again=before.again + 1)
+            s = _with_taken(s, j, tuple(again if t is before else t for t in s.taken[j]))
+            return s, [Send(s.view.members[j], before.answer)]
         public = _vector_of(s.view, j, frame, s.x)
         s, change, answer = self._take(_take_back(s, j, settled), j, frame, public)
         new = Taken(session, frame.sequence, answer, change)

@@ -338,10 +338,10 @@ class Ledger:
         if not sent.works:
             return
         self._unanswered.pop(sent.question.name, None)
-        if not isinstance(answer, Failure):
-            self._longest_s = max(self._longest_s, now_s - sent.at_s)
         if self._asking is not None and number in self._asking.numbers and note is not None:
             self._asking.answers[self._asking.numbers[number]] = (answer, note)
+            if not isinstance(answer, Failure):
+                self._longest_s = max(self._longest_s, now_s - sent.at_s)
             self._asking.first_s = min(self._asking.first_s, now_s)
         missed, since = self._missed.get(sent.question.name, (0, 0))
         self._missed[sent.question.name] = missed, since + 1

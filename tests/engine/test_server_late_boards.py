@@ -391,6 +391,13 @@ def test_whom_the_transport_takes_for_gone_is_not_refused() -> None:
         nobody.play()
 
 
+def test_who_is_late_in_each_round_does_not_make_the_end_longer() -> None:
+    run = Run(boards=3, rounds=100, quorum=2, every=100, deadline_s=0.1, evaluates_everywhere=True)
+    run.boards[0].takes_s, run.boards[1].deaf = 0.9, True
+    run.play()
+    assert run.texts("not-evaluated") == ["the final evaluation is without board-1: no answer for 1 s"]
+
+
 def test_a_final_evaluation_by_all_is_of_those_that_can() -> None:
     run = Run(boards=4, rounds=2, evaluates_everywhere=True, records_boards=True)
     run.boards[1].spoil = {FINAL: lambda r: replace(r, evaluation=DecodeError("the evaluation makes no sense"))}

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from edgegossip import codecs
 from edgegossip.engine.combine import Combiner, WeightedUpdate
@@ -167,3 +169,31 @@ def test_malicious_nodes_are_refused_where_nothing_bears_them(server: dict[str, 
     section = ServerSection(malicious_nodes=2, **server)
     with pytest.raises(ConfigError, match=words):
         check_enough(make_strategy(section.strategy, {}), section, 8)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "key", "too_few", "words"),
+    [
+        ("fedtrimmedavg", "beta", 0.2, "of 8 answers beta = 0.2 leaves out 1 at either end; say .*beta = 0.25"),
+        ("krum", "num_malicious_nodes", 1, "krum is told of 1; say server.strategy_params.num_malicious_nodes = 2"),
+        ("multikrum", "num_malicious_nodes", 0, "multikrum is told of 0"),
+        ("bulyan", "num_malicious_nodes", 0, "bulyan is told of 0"),
+    ],
+)
+def test_a_strategy_that_bears_fewer_is_refused_and_one_that_does_as_it_says_is_not(
+    strategy: str, key: str, too_few: float, words: str
+) -> None:
+    section = ServerSection(malicious_nodes=2, strategy=strategy)
+    with pytest.raises(ConfigError, match=f"server.malicious_nodes = 2 cannot hold: {words}"):
+        check_enough(make_strategy(strategy, {key: too_few}), section, 8)
+    check_enough(make_strategy(strategy, {key: 0.25 if key == "beta" else 2}), section, 12)
+
+
+@given(st.integers(1, 8), st.integers(3, 18))
+def test_the_beta_that_is_asked_for_leaves_out_as_many(liars: int, boards: int) -> None:
+    assume(2 * liars < boards)
+    section = ServerSection(malicious_nodes=liars, strategy="fedtrimmedavg")
+    with pytest.raises(ConfigError, match=r"beta = ") as refused:
+        check_enough(make_strategy("fedtrimmedavg", {"beta": 0.0}), section, boards)
+    told = float(str(refused.value).rpartition(" = ")[2])
+    check_enough(make_strategy("fedtrimmedavg", {"beta": told}), section, boards)

@@ -303,6 +303,19 @@ def test_who_comes_and_goes_holds_up_few_steps() -> None:
     assert held_up == 4  # two of each of the others
 
 
+def test_an_answer_is_given_again_a_few_times_and_not_for_ever() -> None:
+    """Whoever asks on and on would make this node send its model each time."""
+    net = make_net(2)
+    net.step(0)
+    to, message = net.mail.pop()
+    for _ in range(50):
+        net.hand(to, message)
+    assert len(net.mail) == 1 + net.algorithm.repeats + adpsgd.RESTARTS
+    state = net.states[1]
+    net.hand(to, message)
+    assert state.settled == net.states[1].settled and net.algorithm.audit(state).taken
+
+
 def test_sessions_of_a_peer_are_bounded() -> None:
     net = make_net(2)
     net.step(0)
