@@ -95,7 +95,7 @@ class ExampleClaims(Generic[Key]):
         known = sorted({**self.claimed, **claims}.values())
         if len(known) < 2:
             return {}
-        typical = _lower_median(known)
+        typical = lower_median(known)
         most = EXAMPLES_RATIO * typical if len(known) >= ENOUGH else max(SINGLE, EXAMPLES_RATIO * typical)
         return {
             key: f"the {self._what} claims to be from {claim:g} examples, {claim / typical:.3g} times as many as the typical one"
@@ -164,7 +164,7 @@ class NormFilter:
             return
         self.last.update((name, value) for name, value in lengths.items() if value > 0.0)
         known = sorted(self.last.values())
-        typical = _lower_median(moved if len(moved) >= ENOUGH else known)
+        typical = lower_median(moved if len(moved) >= ENOUGH else known)
         if len(known) >= ENOUGH:
             slow = min(max(typical, self.typical / self._growth), self.reach * self.typical)
             self.typical = slow if self.typical else typical
@@ -188,10 +188,10 @@ class NormFilter:
         """Return the length to compare with, 0 where nothing is known, and words for what it is
         of."""
         if len(moved) >= ENOUGH:
-            return self._slow(_lower_median(moved), _lower_median(moved), "")
+            return self._slow(lower_median(moved), lower_median(moved), "")
         least = moved[0] if len(moved) > 1 else 0.0
         if len(self.last) >= ENOUGH:
-            return self._slow(_lower_median(sorted(self.last.values())), least, _PAST)
+            return self._slow(lower_median(sorted(self.last.values())), least, _PAST)
         if self.longest:
             return self._unless_all(self.longest, least, _PAST)
         if len(moved) > 1 and (model := length(x)):
@@ -245,7 +245,7 @@ class Losses:
         if not losses:
             return []
         sizes = sorted(map(abs, losses))
-        least = _lower_median(sizes)
+        least = lower_median(sizes)
         typical = least if self.typical is None or len(sizes) >= ENOUGH else max(self.typical, *sizes[:-1], 0.0)
         found = [abs(loss) <= LOSS_RATIO * max(typical, 1.0) for loss in losses]
         if len(sizes) > 1 or self.typical is None:
@@ -485,5 +485,6 @@ class Reputation:
                 self._sentenced[name] = words + reason
 
 
-def _lower_median(ordered: Sequence[float]) -> float:
+def lower_median(ordered: Sequence[float]) -> float:
+    """Return the middle one, or the smaller of the two in the middle."""
     return ordered[(len(ordered) - 1) // 2]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from edgegossip.engine.plausible import ENOUGH, ExampleClaims, Losses
+from edgegossip.engine.plausible import ENOUGH, ExampleClaims, Losses, lower_median
 from edgegossip.engine.server_boards import Boards
 from edgegossip.engine.server_events import ServerPlan
 from edgegossip.engine.server_frames import COORDINATOR
@@ -42,9 +42,10 @@ class Evaluations:
     found is recorded as well where nobody else does it (`plan.records_boards`). `on_best` hears of
     each evaluation that is better than all before, with its merit.
 
-    Of three boards or more that take turns one may lie, or have an easier test set. What the one
-    that found most says is not held against the others': not where a run is to end, nor, once all
-    had two turns to confirm it, where the best is chosen."""
+    Of three boards or more one may lie, or have an easier test set. Where all are asked the middle
+    one's finding decides which evaluation is the best, whatever the mean. Where they take turns
+    what the one that found most says is not held against the others': not where a run is to end,
+    nor, once all had two turns to confirm it, where the best is chosen."""
 
     def __init__(
         self,
@@ -212,10 +213,11 @@ class Evaluations:
         self.record(self.wanted, metrics)
         self.wanted = None
 
-    def record(self, step: Round, metrics: Metrics, by: NodeId = COORDINATOR) -> None:
-        """Record an evaluation of the model after round `step`, `by` one board or all together."""
+    def record(self, step: Round, metrics: Metrics, by: NodeId = COORDINATOR, judged: float | None = None) -> None:
+        """Record an evaluation of the model after round `step`, `by` one board or all together.
+        `judged`: the merit that decides, where it is not that of these figures."""
         self._record(COORDINATOR, step, metrics.records())
-        merit = metrics.merit(self._plan.better)
+        merit = metrics.merit(self._plan.better) if judged is None else judged
         if merit is None:
             self._tell_unknown(metrics)
             return
@@ -255,8 +257,9 @@ class Evaluations:
         for name, why in refused.items():
             self._log("refused", f"refused the evaluation of {name}: {why}", peer=name, what="evaluation")
         used = [metrics for name, metrics in sorted(found.items()) if name not in refused]
+        merits = sorted(m for metrics in used if (m := metrics.merit(self._plan.better)) is not None)
         if used:
-            self.record(step, Metrics.over(used))
+            self.record(step, Metrics.over(used), judged=lower_median(merits) if len(merits) >= ENOUGH else None)
 
     def _drop_wanted(self) -> None:
         if self.wanted is not None and self._faults:

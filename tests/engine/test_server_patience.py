@@ -75,6 +75,21 @@ def test_the_model_of_each_better_evaluation_is_handed_over_as_it_was_tested(eve
         np.testing.assert_array_equal(effect.model, run.rounds[effect.rounds - 1].model)
 
 
+@pytest.mark.parametrize("lies", [(0.99, 0.0), (0.0, 0.99), (0.99, 0.99)])
+def test_where_all_evaluate_one_that_lies_neither_ends_the_run_nor_chooses_the_best(lies: tuple[float, float]) -> None:
+    """It claims 900 times the examples of the others, which get ever better until round 8."""
+    better: list[Better] = []
+    run = Run(boards=4, rounds=20, patience=3, keeps_best=True, evaluates_everywhere=True)
+    run.on_effect = lambda effect: better.append(effect) if isinstance(effect, Better) else None
+    for board in run.boards[:3]:
+        curve = itertools.chain([0.1 * k for k in range(8)], itertools.repeat(0.5))
+        board.workload.evaluate = lambda x, examples=None, curve=curve: Metrics(1.0, 100, {"accuracy": next(curve)})  # type: ignore[misc]
+    told = itertools.chain(lies[:1], itertools.repeat(lies[1]))
+    run.boards[3].workload.evaluate = lambda x, examples=None: Metrics(1.0, 90_000, {"accuracy": next(told)})
+    run.play()
+    assert [effect.rounds for effect in better] == list(range(1, 9)) and len(run.rounds) == 12
+
+
 def test_of_a_run_that_ends_early_the_last_model_may_be_the_best() -> None:
     better: list[Better] = []
     run = Run(boards=2, rounds=40, every=2, patience=1, keeps_best=True)
