@@ -647,8 +647,13 @@ class ShellWorld:
         if newest is None:  # it was not there yet
             return ""
         if newest < round - 1:  # it catches up, if something broke since it was level with i, or came
-            passed = self.nodes[i].steps
-            level_s = max((s for r, s in other.steps.items() if s < passed.get(r + 1, 0.0)), default=self.began_s[j])
+            level_s = self._level_s(j, self.nodes[i].steps)
+            if any(r - 1 not in other.steps and s > level_s for r, s in other.steps.items()):
+                # They were level where both had been left behind: what counts is who leads.
+                leads: dict[Round, float] = {}
+                for r, s in (item for node in self.nodes for item in node.steps.items()):
+                    leads[r] = min(s, leads.get(r, math.inf))
+                level_s = self._level_s(j, leads)
             if any(f.start < until_s and self._over_s(f) > level_s - CAUSE_S for f in self.schedule.faults):
                 return ""
         # The round before this one, or an earlier one, in which it waited the longest meanwhile.
@@ -658,6 +663,11 @@ class ShellWorld:
         if any(not self._unexplained(j, k, behind, step_s, end_s) for k in late):
             return ""
         return f"nothing hit {j}, nor whom it waited for, since {since_s:.3f} s"
+
+    def _level_s(self, j: int, steps: Mapping[Round, float]) -> float:
+        """Say when j last trained a round before the next one of these was trained, or came."""
+        trained = self.nodes[j].steps.items()
+        return max((s for r, s in trained if s < steps.get(r + 1, 0.0)), default=self.began_s[j])
 
     def _alive(self, i: int, j: int) -> str:
         """Say why i had no reason to hold j for dead; "" where it may have had."""
