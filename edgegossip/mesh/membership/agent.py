@@ -104,7 +104,6 @@ class Agent:
         self._seeds = {
             manifest.members.index(peer): at for peer, at in (seeds or {}).items() if peer in manifest.members
         }
-        self._instead: dict[int, str] = {}  # addresses in the table that are of no use here: the seed is
         self._where = OwnAddress("", certain=True)
         self.events = EventDelegate(manifest.members, self.me, post, log)
         self._random = machine.threads.random
@@ -260,19 +259,22 @@ class Agent:
         self.act(lambda detector, now_s: detector.receive(to, told, now_s))
 
     async def _ask_somewhere(self, to: int, address: str, message: Ping | PingReq) -> Ack | Nack:
-        """Ask at its address; if that is of no use, where we reached it when we joined. Raises
-        PeerError and gRPC's errors."""
-        seed = self._seeds.get(to, address)
-        if self._instead.get(to) == address:
-            return await self._ask_at(to, seed, message)
-        try:
-            return await self._ask_at(to, address, message)
-        except (PeerError, grpc.RpcError, grpc.aio.BaseError, OSError, TimeoutError):
-            if seed == address or self._ending:
-                raise
-        told = await self._ask_at(to, seed, message)
-        self._instead[to] = address
-        self.events.found(to, seed)
+        """Ask where it answered last, whatever others say of its address since; if that is of no
+        use, at its address, and where we reached it when we joined. Raises PeerError and gRPC's
+        errors."""
+        places = [self.events.places.get(to, address), address, self._seeds.get(to, address)]
+        *first, last = dict.fromkeys(places)
+        for place in first:
+            try:
+                told = await self._ask_at(to, place, message)
+            except (PeerError, grpc.RpcError, grpc.aio.BaseError, OSError, TimeoutError):
+                if self._ending:
+                    raise
+            else:
+                self.events.answered(to, place)
+                return told
+        told = await self._ask_at(to, last, message)
+        self.events.answered(to, last)
         return told
 
     async def _ask_at(self, to: int, address: str, message: Ping | PingReq) -> Ack | Nack:
@@ -307,6 +309,8 @@ class EventDelegate:
         self._comings = TokenBuckets(1 / _COMES_S, _COMES_BURST)
         self._unsure: set[int] = set()  # who are said to be gone: nothing is told of them until they were asked
         self._split = False  # was said
+        self.places: dict[int, str] = {}  # where members that are here answered us last
+        self._told: dict[int, str] = {}  # where the node was told that members are
 
     def begin(self, table: Sequence[MemberEntry]) -> None:
         """Tell what was known before we took part."""
@@ -320,11 +324,16 @@ class EventDelegate:
             where = address or "an unknown address"
             self._log("notice", f"cannot ask {self._members[member]} at {where}: {printable(why)}")
 
-    def found(self, member: int, address: str) -> None:
-        """Tell that a member does not answer where it says that it is, but here."""
-        peer = self._members[member]
+    def answered(self, member: int, address: str) -> None:
+        """Take note of where a member answered us, and tell the node, if it knows of another
+        place."""
+        self.places[member] = address
+        told, peer = self._told.get(member, ""), self._members[member]
+        if told == address:
+            return
+        self._told[member] = address
         if self._notices.worth(("found", member), self._clock(), member):
-            self._log("notice", f"{peer} is reached at {address}, where we joined through it", peer)
+            self._log("notice", f"{peer} is reached at {address}" + f", and not at {told}" * bool(told), peer)
         self._post(Moved(peer, address))
 
     def refused(self, refusal: Refusal) -> None:
@@ -350,7 +359,12 @@ class EventDelegate:
 
     def _changed(self, change: Changed, table: Sequence[MemberEntry]) -> None:
         peer, before, after = self._members[change.member], change.before, change.after
-        if after.here and after.address and (after.address != before.address or not before.here):
+        if not after.here:
+            self.places.pop(change.member, None)
+        elif (
+            after.address and (after.address != before.address or not before.here) and change.member not in self.places
+        ):
+            self._told[change.member] = after.address
             self._post(Moved(peer, after.address))
         unsure = change.member in self._unsure or not before.here
         self._unsure.discard(change.member)

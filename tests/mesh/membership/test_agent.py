@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.base import Moved, TransportEvent
 from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership.agent import Agent
+from edgegossip.mesh.membership.detector import Detector
 from edgegossip.mesh.membership.protocol import MemberEntry, Output, Ping, Rows, Status, SwimSettings, View
 from edgegossip.types import PeerError
 from tests.mesh.fleet import TestFleet
@@ -124,7 +126,7 @@ def test_a_member_that_names_an_address_of_no_use_is_reached_where_it_answered()
         b.agent.known, b.agent._seeds = a.rows()[:1], {0: a.transport.address}
         b.start()
         until(lambda: a.status("b") is Status.ALIVE, "it is asked where it answered")
-        reached = f"a is reached at {a.transport.address}, where we joined through it"
+        reached = f"a is reached at {a.transport.address}, and not at {b.transport.address}"
         until(lambda: reached in b.said, "it is said where it is reached")
 
         async def ask() -> None:
@@ -136,6 +138,39 @@ def test_a_member_that_names_an_address_of_no_use_is_reached_where_it_answered()
         b.transport.submit(ask()).result(PATIENCE_S)
         until(lambda: not b.agent._tasks, "it is asked again")
         assert b.posted.count(moved) == times > 0, "there, and nowhere else first"
+
+
+def test_what_others_say_of_its_address_moves_nobody_who_answers() -> None:
+    nowhere = "127.0.0.1:1"
+    with three() as (a, b, _):
+        until(lambda: 0 in b.agent.events.places, "b has asked a")
+
+        async def lie() -> None:
+            def told(detector: Detector, now_s: float) -> list[Output]:
+                entry = detector.table[0]
+                moved = replace(entry, incarnation=entry.incarnation + 1, address=nowhere)
+                return detector.receive(2, Ping(10**6, View(1, ((0, moved),))), now_s)
+
+            b.agent.act(told)
+            assert b.rows()[0][1].address == nowhere
+            b.agent.suspect("a")
+
+        b.transport.submit(lie()).result(PATIENCE_S)
+        until(lambda: b.rows()[0][1].address == a.transport.address, "a hears of it, and says where it is")
+        assert Moved("a", nowhere) not in b.posted and not any("a is dead" in text for text in b.said)
+
+
+def test_who_really_moved_is_asked_where_it_says_that_it_is_now() -> None:
+    with three() as (a, b, _):
+        until(lambda: 0 in b.agent.events.places, "b has asked a")
+        b.agent.events.places[0] = "127.0.0.1:1"  # where it was, and is no more
+
+        async def ask() -> None:
+            b.agent.suspect("a")
+
+        b.transport.submit(ask()).result(PATIENCE_S)
+        until(lambda: b.agent.events.places[0] == a.transport.address, "it answers there")
+        assert b.status("a") is Status.ALIVE
 
 
 def test_the_run_outlives_the_certificate_of_its_founder(fleet: TestFleet) -> None:
