@@ -13,15 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from statistics import median_high
 from typing import Any, Protocol
 
 import numpy as np
 from typing_extensions import override
 
 from edgegossip.codecs.checks import all_finite
-from edgegossip.engine.plausible import NormFilter, length
-from edgegossip.engine.scaffold import RATE_RATIO, ControlVariates, way_of
+from edgegossip.engine.plausible import ENOUGH, NormFilter, length, lower_median
+from edgegossip.engine.scaffold import GRADIENT_RATIO, ControlVariates, way_of
 from edgegossip.engine.server_boards import Address
 from edgegossip.engine.server_frames import Channel
 from edgegossip.frame import Aux, Frame
@@ -263,17 +262,26 @@ class WithControl(Combiner):
         made = self._combiner.combine(round, x, shares)
         if made.model is None:
             return made
-        used = _usable(shares, made.refused)
-        rates = [s.frame.aux.get(Aux.LEARNING_RATE, 0.0) * s.frame.aux.get(Aux.STEPS, 0.0) for s in used]
-        least = max(0.0, median_high(rates) / RATE_RATIO)
-        scratch = np.empty(self._channel.layout.size, np.float32)
-        for share, rate in zip(used, rates, strict=True):
-            sent = self._channel.codec.decode(share.frame.body, self._channel.layout, scratch)
-            had = self.correction(share.name) if share.correction is None else share.correction
-            weight = 1.0 if self._uniform else share.weight
-            self.controls.used(share.name, sent, had, rate if rate > least else 0.0, weight)
+        used, scratch = _usable(shares, made.refused), np.empty(self._channel.layout.size, np.float32)
+        # Each is decoded twice, so that one at a time is in memory, however many boards there are.
+        lengths = {share.name: length(g) for share in used if (g := self._gradient(share, scratch)) is not None}
+        typical = lower_median(sorted(lengths.values())) if len(lengths) >= ENOUGH else math.inf
+        most = GRADIENT_RATIO * (typical or math.inf)
+        for share in used:
+            taken = self._gradient(share, scratch) if lengths.get(share.name, math.inf) <= most else None
+            self.controls.used(share.name, taken, 1.0 if self._uniform else share.weight)
         self.controls.settle()
         return made
+
+    def _gradient(self, share: WeightedUpdate, scratch: Vec) -> Vec | None:
+        """Return the mean gradient of an update's steps; None where it does not say how long they
+        were."""
+        rate = share.frame.aux.get(Aux.LEARNING_RATE, 0.0) * share.frame.aux.get(Aux.STEPS, 0.0)
+        if rate <= 0.0:
+            return None
+        sent = self._channel.codec.decode(share.frame.body, self._channel.layout, scratch)
+        had = self.correction(share.name) if share.correction is None else share.correction
+        return self.controls.gradient(sent, had, rate)
 
     @override
     def snapshot(self) -> Mapping[str, Any]:

@@ -29,15 +29,15 @@ at the coordinator, in memory and in its checkpoint; 2 N where the way down lose
 Deviations. (1) w_i is a board's share of the examples in S, unless server.weighting = uniform: then
 w_i = 1 / |S| and p_i = 1 / N as in the paper. How many examples a board has is known once it was
 heard; until then it counts as much as the mean of those that were. (2) The server's step is 1;
-`outer` = heavy-ball with momentum 0 has another. (3) An update whose K gamma is less than a
-thousandth of the round's typical one leaves c_i: it would be divided by next to nothing. (4) A
-board of which nothing was used while TURNS updates a board were, as it is gone, left out or always
-late, is again like one that was never heard: its gradient of long ago would pull the model away
-from the optimum of the others, without end. (5) Values that are not trained (statistics of batch
-norm) have no correction. (6) A control variate goes only a part of the way to c_i', 1 / (1 + e^2),
-where e is the relative error of the updates' codec: c_i' has the noise of an update, and all of it
-would make the next update longer than the last from e = 1 on, without end. It is the rule of DIANA
-(Mishchenko, Gorbunov, Takac, Richtarik 2019)."""
+`outer` = heavy-ball with momentum 0 has another. (3) An update with a mean gradient GRADIENT_RATIO
+times as long as the round's typical one leaves c_i: its K gamma is next to nothing, or not what it
+says. (4) A board of which nothing was used while TURNS updates a board were, as it is gone, left
+out or always late, is again like one that was never heard: its gradient of long ago would pull the
+model away from the optimum of the others, without end. (5) Values that are not trained (statistics
+of batch norm) have no correction. (6) A control variate goes only a part of the way to c_i', 1 / (1
++ e^2), where e is the relative error of the updates' codec: c_i' has the noise of an update, and
+all of it would make the next update longer than the last from e = 1 on, without end. It is the rule
+of DIANA (Mishchenko, Gorbunov, Takac, Richtarik 2019)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from edgegossip.codecs.checks import all_finite
 from edgegossip.gossip.averaging import follows, lost_of_normal, on_probe
 from edgegossip.types import NodeId, Vec
 
-RATE_RATIO = 1000.0  # K gamma of boards differ by less
+GRADIENT_RATIO = 30.0  # a board of other data has a longer one, near the optimum of all
 TURNS = 10  # of N boards drawn at random, one a round or more, hardly any waits so long
 
 
@@ -72,7 +72,7 @@ class ControlVariates:
 
     Example:
         correction = controls.correction("board-0")  # what its steps add to their gradients
-        controls.used("board-0", sent, correction, steps_rate=20 * 0.05, weight=60.0)
+        controls.used("board-0", controls.gradient(sent, correction, 20 * 0.05), weight=60.0)
         controls.settle()  # once a round
     """
 
@@ -90,18 +90,22 @@ class ControlVariates:
             correction[: self._trained] -= self._own[board]
         return correction
 
-    def used(self, board: NodeId, sent: Vec, correction: Vec, steps_rate: float, weight: float) -> None:
-        """Take note of an update that is part of the model: `sent` float32[size] as it arrived,
-        `correction` float32[size] as the board had it, `steps_rate` K gamma; 0 leaves c_i."""
+    def gradient(self, sent: Vec, correction: Vec, steps_rate: float) -> Vec:
+        """Return the mean gradient of an update's steps, float32[trained]: `sent` float32[size] as
+        it arrived, `correction` float32[size] as the board had it, `steps_rate` K gamma, above
+        0."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            found: Vec = sent[: self._trained] / np.float32(-steps_rate)
+            found -= correction[: self._trained]
+        return found
+
+    def used(self, board: NodeId, gradient: Vec | None, weight: float) -> None:
+        """Take note of an update that is part of the model; None leaves c_i."""
         self._heard[board] = (weight, 0)
+        if gradient is None or not all_finite(gradient):
+            return
         own = self._own.get(board, np.zeros(self._trained, np.float32))
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            after = sent[: self._trained] / np.float32(-steps_rate)
-            after -= correction[: self._trained]  # the mean gradient
-            if self._way < 1.0:
-                after = own + np.float32(self._way) * (after - own)
-        if steps_rate > 0.0 and all_finite(after):
-            self._own[board] = after
+        self._own[board] = gradient if self._way == 1.0 else own + np.float32(self._way) * (gradient - own)
 
     def settle(self) -> None:
         """Make c anew of all c_i, after a round whose updates were noted."""

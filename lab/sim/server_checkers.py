@@ -699,10 +699,16 @@ class Ledger:
         since = {name: k + len(shares) for name, k in link.since.items()} | dict.fromkeys(shares, len(shares))
         since = {name: k for name, k in since.items() if k <= TURNS * len(self._plan.boards)}
         after = {name: control for name, control in link.controls.items() if name in since}
+        gradients = {}
         for name, (frame, sent) in shares.items():
             rate = frame.aux.get(Aux.LEARNING_RATE, 0.0) * frame.aux.get(Aux.STEPS, 0.0)
             if rate > 0.0:  # else a liar does not say it
-                own, gradient = after.get(name, 0.0), -sent.astype(np.float64) / rate - self._corrections[name]
+                gradients[name] = -sent.astype(np.float64) / rate - self._corrections[name]
+        lengths = sorted(float(np.linalg.norm(gradient)) for gradient in gradients.values())
+        typical = lengths[(len(lengths) - 1) // 2] if len(lengths) >= 3 else 0.0
+        for name, gradient in gradients.items():
+            if not typical or np.linalg.norm(gradient) <= 30.0 * typical:
+                own = after.get(name, 0.0)
                 after[name] = own + self._way * (gradient - own)
         return replace(link, controls=after, since=since, corrections={**link.corrections, **self._corrections})
 

@@ -61,7 +61,7 @@ from edgegossip.engine.server_frames import Channel, Replica, Uplink
 from edgegossip.engine.server_records import Progress
 from edgegossip.frame import Aux, Frame
 from edgegossip.gossip.outer import OuterOptimizer
-from edgegossip.types import EdgegossipError, LocalUpdate, Metrics, NodeId, PeerError, Round, Vec
+from edgegossip.types import EdgegossipError, LocalUpdate, Metrics, NodeId, PeerError, Round, UsageError, Vec
 from lab.sim import naming
 from lab.sim.byzantine import Byzantine
 from lab.sim.checkers import Violation
@@ -219,6 +219,9 @@ class Board:
             return [(Failure("training failed"), "error", number)]
         try:
             answer, frame = self._work(sent.data, wish)
+        except UsageError as error:
+            self._world.seen["error"] += 1
+            return [(Failure(str(error)), "error", number)]
         except PeerError as error:
             if not self.liar:
                 self._world.violate("reference", self.name, f"cannot read what it is sent: {error}")
@@ -255,6 +258,8 @@ class Board:
                 for _ in range(steps):
                     delta += np.float32(lr) * (gap - delta - correction)
             loss = float(np.mean(gap * gap))
+            if not math.isfinite(loss):  # a liar led it there: it says so, as a board's workload does
+                raise UsageError(f"the training loss became {loss}")
             update = LocalUpdate(delta, lr, loss, self._examples, steps, corrected=correction is not None)
             made = self.uplink.frame(update, frame.round, frame.aux)
             self.answered = (frame.round, crc, b"".join(wire.build(made)), made)

@@ -287,3 +287,26 @@ def test_a_frame_that_is_cut_at_no_place_of_its_body_is_refused() -> None:
     for cut in (-1.0, 0.5, 1e9, float(len(frame.body))):
         with pytest.raises(PeerError):
             run.boards[0][0].open(b"".join(wire.build(replace(frame, aux={**frame.aux, Aux.CORRECTION: cut}))))
+
+
+def test_a_rate_that_is_claimed_too_small_moves_the_others_no_more_than_the_update_does() -> None:
+    """One update of 50 times the usual length: divided by a rate 990 times too small it would be a
+    gradient of 50,000 times the usual one, and part of every board's correction for many rounds."""
+
+    class Lying(Run):
+        rate = 1.0
+
+        def train(self, board: int, x: Vec, correction: Vec | None) -> LocalUpdate:
+            update = super().train(board, x, correction)
+            if (board, self.round) != (4, 10):
+                return update
+            return replace(update, delta=update.delta * np.float32(-50.0), lr=update.lr / self.rate)
+
+    off = {}
+    for rate in (1.0, 990.0):
+        run = Lying()
+        run.rate = rate
+        for _ in range(13):
+            run.play(range(N))
+        off[rate] = run.off()
+    assert off[990.0] <= 2.0 * off[1.0]

@@ -218,7 +218,7 @@ MUTANTS = (
         "server-control-by-one-rate",
         "all control variates of a round are made with one learning rate and number of steps",
         GOSSIP,
-        (Edit(CONTROL + "combine", "IfExp 2", "median_high(rates) if $0 else 0.0"),),
+        (Edit(CONTROL + "_gradient", "Call gradient", "$0($1, $2, 0.3)"),),
         options("none", "combiner=scaffold"),
     ),
     Mutant(
