@@ -9,13 +9,13 @@ from types import ModuleType
 from typing import Any
 
 from edgegossip.agreement import Agreement
-from edgegossip.mesh import inbound, transport
+from edgegossip.mesh import inbound, transport, wire
 from edgegossip.mesh.membership import wire as membership
 from edgegossip.types import NodeId
 from lab.sim.faults import OTHER_VERSION
 
 RIGHT, MEMBERSHIP, MESH, CODEC = range(4)  # what a process has otherwise
-OURS, OTHER = 1, 2  # versions, of whatever it is
+OURS = {MEMBERSHIP: membership.PROTOCOL_VERSION, MESH: wire.PROTOCOL_VERSION, CODEC: 1}  # another is one more
 WHERE = {MEMBERSHIP: (membership,), MESH: (inbound, transport)}  # who goes by PROTOCOL_VERSION there
 PROTOCOLS = {MEMBERSHIP: "membership", MESH: "mesh"}
 LATELY_S = 15.0  # for which a word about a version that is gone may be on its way
@@ -24,7 +24,7 @@ SAYS_S = 6.0  # until it is said, where nothing else hits the two: both try the 
 
 def constants_of(other: int) -> dict[tuple[ModuleType, str], int]:
     """Return what the program of such a process has otherwise."""
-    return {(module, "PROTOCOL_VERSION"): OTHER for module in WHERE.get(other, ())}
+    return {(module, "PROTOCOL_VERSION"): _version(other, other) for module in WHERE.get(other, ())}
 
 
 def agreement_of(other: int) -> Agreement:
@@ -33,7 +33,7 @@ def agreement_of(other: int) -> Agreement:
 
 
 def _version(other: int, of: int) -> int:
-    return OTHER if other == of else OURS
+    return OURS[of] + (other == of)
 
 
 def _words(here: NodeId, a: int, there: NodeId, b: int) -> Iterator[tuple[str, ...]]:
