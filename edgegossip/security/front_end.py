@@ -328,7 +328,6 @@ class FrontEnd:
         self._wakes, self._waker = socket.socketpair()
         self._paused_until_s: float | None = None
         self._ending = False
-        self._wakes.setblocking(False)
         for source in (self._listener, self._wakes, self._relay):
             self._selector.register(source, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name=f"front end {endpoint(*self.address)}", daemon=True)
