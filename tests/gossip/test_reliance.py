@@ -124,17 +124,6 @@ def test_with_nobody_to_rely_on_a_node_waits_no_longer_than_a_deadline(make_flee
             fleet.tick(node)
 
 
-def test_repeating_itself_makes_nobody_reliable(make_fleet: Any) -> None:
-    fleet = fleet_of(make_fleet, "dpsgd")
-    play(fleet, 2, lambda _round, _s: False)
-    fleet.step_all()
-    message = next(mail for mail in fleet.mail if mail[1].sender == fleet.members[ODD])
-    fleet.deliver_all()
-    fleet.mail = [message] * 64
-    fleet.deliver_all()
-    assert play(fleet, 8, lambda _round, _s: False).count(DEADLINE_S) <= 1
-
-
 def test_neither_repeats_nor_rounds_out_of_reach_count(make_fleet: Any) -> None:
     fleet = fleet_of(make_fleet, "dpsgd")
     play(fleet, 2, lambda _round, _s: False)

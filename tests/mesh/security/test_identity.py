@@ -76,13 +76,6 @@ def test_a_coordinator_is_no_board_to_join_through(fleet):
         assert listening.result(PATIENCE_S)
 
 
-def test_a_frame_of_another_run(fleet, pair):
-    _, b = pair
-    [answer] = converse(fleet, "c", b.address, hello(run_id=b"z" * 16))
-    assert answer.refusal.code == pb.REFUSAL_CODE_RUN_ID
-    told(b, "it belongs to run")
-
-
 def test_a_replayed_frame(fleet, pair):
     _, b = pair
     answers = converse(fleet, "c", b.address, hello(), chunk(1, 0, 4, b"data"), chunk(1, 0, 4, b"data"))
