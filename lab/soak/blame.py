@@ -40,19 +40,22 @@ class Absence:
         return self.since_s - CLOCKS_S <= at_s and min(at_s, since_s) <= self.until_s + LATE_S
 
 
+def _clocks(data: RunData) -> Clocks:
+    clocks = Clocks()
+    for event in data.events():
+        clocks.take(event)
+    return clocks
+
+
 def timed(data: RunData) -> list[tuple[float, EventRecord]]:
     """The events of a folder, each with its time of day."""
-    clocks, found = Clocks(), list(data.events())
-    for event in found:
-        clocks.take(event)
-    return [(clocks.began_unix_s + clocks.at(event), event) for event in found]
+    clocks = _clocks(data)
+    return [(clocks.began_unix_s + clocks.at(event), event) for event in data.events()]
 
 
 def played(data: RunData, name: NodeId) -> list[tuple[float, Round]]:
     """When a node ended which rounds, by the time of day."""
-    clocks = Clocks()
-    for event in data.events():
-        clocks.take(event)
+    clocks = _clocks(data)
     return [(clocks.began_unix_s + clocks.at(record), record.step) for record in data.metrics() if record.node == name]
 
 

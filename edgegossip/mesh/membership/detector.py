@@ -3,8 +3,8 @@ messages and changes come out.
 
 SWIM (Das, Gupta, Motivala, 2002): every interval one member is probed; without an answer through a
 few others; then it is suspect, and dead when it does not refute that in time. Lifeguard (Dadgar,
-Phillips, Currey, 2018): whoever is slow itself takes more time for everything; a suspect
-is told first. Deviations:
+Phillips, Currey, 2018): whoever is slow itself takes more time for everything; a suspect is told
+first. Deviations:
 
 - Whole tables travel instead of queues of updates, and only to those who are not known to have them
   (`protocol`). Idle members exchange a hash. News is told to a few members every `spread_s`, and

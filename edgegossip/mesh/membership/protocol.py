@@ -2,10 +2,9 @@
 detector, its times, and the two rules that stretch and shrink those. Pure.
 
 *The table.* One entry a member. Of two entries about the same member the one with the higher
-incarnation counts, and of two with the same the graver status; so
-merging is a join: order, repetition and detours of messages make no difference, and two boards that
-heard the same hold the same table, which a short hash tells. Only the member itself raises its
-incarnation.
+incarnation counts, and of two with the same the graver status. So merging is a join: order,
+repetition and detours of messages make no difference, and two boards that heard the same hold the
+same table, which a short hash tells. Only the member itself raises its incarnation.
 
 Das, Gupta, Motivala, "SWIM: scalable weakly-consistent infection-style process group membership
 protocol", 2002, section 4.2, orders messages this way; here whole tables travel (at most 64
