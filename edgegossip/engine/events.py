@@ -163,6 +163,14 @@ class Dropped(NamedTuple):
     sender: NodeId
 
 
+class Ignored(NamedTuple):
+    """Says that a frame came of a neighbour that is left out for a while, or why it has led to
+    that."""
+
+    sender: NodeId
+    reason: str = ""
+
+
 class ClosePeer(NamedTuple):
     """Asks to talk to this neighbour no more: it sent something bad."""
 
@@ -223,6 +231,7 @@ Effect: TypeAlias = (
     | Poll
     | Accepted
     | Dropped
+    | Ignored
     | ClosePeer
     | KeepState
     | RoundEnded

@@ -51,6 +51,7 @@ from edgegossip.engine.events import (
     Failed,
     Finished,
     FrameReceived,
+    Ignored,
     Load,
     Loaded,
     Log,
@@ -71,9 +72,11 @@ from edgegossip.engine.joining import Patience, PeerStatus, PendingFrames, Remot
 from edgegossip.engine.rates import Rates, rates_for
 from edgegossip.gossip import base
 from edgegossip.gossip.base import GossipAlgorithm, Message, NodeView, RoundDone, Topology
+from edgegossip.gossip.messages import OutOfProportion
 from edgegossip.gossip.robust import LONG_TIMES, OUT_OF_LINE, far_beyond, guard_of
 from edgegossip.types import DecodeError, LocalUpdate, NodeId, PeerError, Round, UsageError, Vec, replace
 
+MOST_OUT = 10  # from where on a neighbour that is left out again is not left out for twice as long
 _HEADERS = wire.Limits(2**63)  # while the model's size is not known yet
 
 
@@ -167,6 +170,8 @@ class NodeEngine:
         # A round.
         self._limits = wire.Limits()
         self._refused: set[NodeId] = set()
+        self._left_out: dict[NodeId, Round] = {}  # whose values were too large, and until which round
+        self._times_out: dict[NodeId, int] = {}  # how often
         self._local: LocalUpdate | None = None
         self._stepped: Round = 0
         self._since_s = 0.0  # when the exchange began
@@ -401,6 +406,7 @@ class NodeEngine:
         self._begin_round()
 
     def _begin_round(self) -> None:
+        self._take_back()
         if self.round >= self.rounds:
             self.stage = Stage.FINISHED
             self._effects.append(Finished())
@@ -529,6 +535,9 @@ class NodeEngine:
         sender, data = event
         if sender in self._refused:
             return
+        if sender in self._left_out:
+            self._effects.append(Ignored(sender))
+            return
         view, before = self.view, self.state
         assert view is not None
         try:
@@ -546,6 +555,9 @@ class NodeEngine:
                     return
                 self._seen_far_ahead = True
             outcome = self.algorithm.receive(before, Message(sender, frame))
+        except OutOfProportion as error:
+            self._leave_out(sender, str(error))
+            return
         except PeerError as error:
             self._refuse(sender, str(error))
             return
@@ -560,6 +572,22 @@ class NodeEngine:
         if not self.pending.keep(event):
             self._effects.append(Dropped(event.sender))
 
+    def _leave_out(self, sender: NodeId, reason: str) -> None:
+        """Go on without a neighbour whose values are too large for a round, then for two, four, ...
+        A liar may have led it there, and it may come back."""
+        times = self._times_out.get(sender, 0)
+        self._times_out[sender], self._left_out[sender] = times + 1, self.round + (1 << min(times, MOST_OUT))
+        self._log("refused", f"refused a message from {sender}: {reason}", peer=sender)
+        self._effects.append(Ignored(sender, reason))
+        self._set_down(self.down | {sender})
+
+    def _take_back(self) -> None:
+        """Take those in again whose time is over."""
+        back = {peer for peer, until in self._left_out.items() if until <= self.round}
+        for peer in back:
+            del self._left_out[peer]
+        self._set_down(self.down - (back & self._peers.up))
+
     def _refuse(self, sender: NodeId, reason: str) -> None:
         self._log("refused", f"refused a message from {sender}: {reason}", peer=sender)
         self._refused.add(sender)
@@ -573,7 +601,7 @@ class NodeEngine:
             if not self._log_if_incompatible(event):
                 self._log("peer-left" if event.left else "peer-down", down_text(peer, event.reason), peer=peer)
             self._set_down(self.down | {peer})
-        elif peer not in self._refused:  # it may have been on its way when we refused that peer
+        elif peer not in self._refused | self._left_out.keys():  # it may have been on its way when we did so
             if peer in self.down:
                 self._log("peer-up", f"{peer} is back", peer=peer)
             self._set_down(self.down - {peer})

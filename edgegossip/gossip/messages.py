@@ -130,9 +130,14 @@ def require_proportion(
         raise too_large(name, tensor)
 
 
-def too_large(name: NodeId, tensor: str) -> PeerError:
+class OutOfProportion(PeerError):
+    """Raised for values that are too large to average: of one that lies, or that was led there by
+    one that does."""
+
+
+def too_large(name: NodeId, tensor: str) -> OutOfProportion:
     """Return the refusal of values in this tensor."""
-    return PeerError(f"{name} sent values that are too large to average, in {tensor}")
+    return OutOfProportion(f"{name} sent values that are too large to average, in {tensor}")
 
 
 def disproportion(

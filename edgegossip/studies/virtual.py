@@ -34,6 +34,7 @@ from edgegossip.engine.events import (
     Event,
     Finished,
     FrameReceived,
+    Ignored,
     Load,
     Loaded,
     Log,
@@ -280,6 +281,8 @@ class VirtualFleet:
                     self._ended(node, effect)
                 case Log("suspect"):
                     self.suspected += 1
+                case Ignored(peer, reason) if reason and self._index[peer] < self._boards.honest:
+                    raise PeerError(f"{node.view.node} refused a message from {peer}: {reason}")
                 case ClosePeer(peer, reason):
                     if self._index[peer] >= self._boards.honest:  # it lies, and does not get through with it
                         self._take(node, NeighbourDown(peer, reason, closed=True))

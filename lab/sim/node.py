@@ -22,6 +22,7 @@ from edgegossip.engine.events import (
     Failed,
     Finished,
     FrameReceived,
+    Ignored,
     Load,
     Loaded,
     Log,
@@ -346,6 +347,8 @@ class Node:
             elif kind is Dropped:
                 self.dropped[effect.sender] += 1  # type: ignore[union-attr]
                 world.dropped(self, effect.sender)  # type: ignore[union-attr]
+            elif kind is Ignored:
+                self.dropped[effect.sender] += 1  # type: ignore[union-attr]
             elif kind is ClosePeer:
                 self.refused.add(effect.peer)  # type: ignore[union-attr]
                 world.refused(self, effect.peer, effect.reason)  # type: ignore[union-attr]
