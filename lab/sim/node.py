@@ -110,6 +110,9 @@ class NodeEnvironment(Protocol):
     def refused(self, node: Node, peer: str, reason: str) -> None:
         """Hear that a peer's message was refused, and why."""
 
+    def ignored(self, node: Node, peer: str, reason: str) -> None:
+        """Hear that a peer is left out for a while for a message, and why."""
+
     def round_done(self, node: Node, ended: RoundEnded) -> None:
         """Hear that a round has ended."""
 
@@ -144,6 +147,7 @@ class Node:
         # Of the present process, for those who look on:
         self.handed, self.accepted, self.dropped = Counter[str](), Counter[str](), Counter[str]()  # frames, by sender
         self.refused: set[str] = set()
+        self.left_out: set[str] = set()  # in this round
         self.given_up = False  # the model of the update in progress
         self.since_s = 0.0  # when it came to the stage that it is in
         self._saved: Saved | None = None
@@ -166,6 +170,11 @@ class Node:
         return not self._transport and not self.paused
 
     @property
+    def shut_out(self) -> set[str]:
+        """Return those to whom it should neither listen nor talk now."""
+        return self.refused | self.left_out
+
+    @property
     def state(self) -> Any:
         """Return the algorithm's state."""
         return self.engine.state
@@ -182,6 +191,7 @@ class Node:
         for counts in (self.handed, self.accepted, self.dropped):
             counts.clear()
         self.refused.clear()
+        self.left_out.clear()
         self.process += 1
         self.since_s = self.world.clock.now
         self.engine = self.world.engine_of(self, self.process > 1)
@@ -330,6 +340,7 @@ class Node:
                 world.checkpoint(self, effect.state)  # type: ignore[union-attr]
             elif kind is RoundEnded:
                 self.rounds_done += 1
+                self.left_out.clear()
                 world.round_done(self, effect)  # type: ignore[arg-type]
             elif kind is Poll:
                 self._polls = True
@@ -349,6 +360,9 @@ class Node:
                 world.dropped(self, effect.sender)  # type: ignore[union-attr]
             elif kind is Ignored:
                 self.dropped[effect.sender] += 1  # type: ignore[union-attr]
+                if effect.reason:  # type: ignore[union-attr]
+                    self.left_out.add(effect.sender)  # type: ignore[union-attr]
+                    world.ignored(self, effect.sender, effect.reason)  # type: ignore[union-attr]
             elif kind is ClosePeer:
                 self.refused.add(effect.peer)  # type: ignore[union-attr]
                 world.refused(self, effect.peer, effect.reason)  # type: ignore[union-attr]

@@ -214,9 +214,9 @@ class Witness:
 
     def sent(self, node: Node, to: int, send: Send) -> None:
         """It sent a message."""
-        if node.refused:
+        if shut_out := node.shut_out:
             text = f"sends to {to}, whose message it refused"
-            self._check("shut-out", node.index, text if send.to in node.refused else None)
+            self._check("shut-out", node.index, text if send.to in shut_out else None)
         if unfit := self._seen[node.index].unfit:
             false = to in unfit and self._detector.unfit(node.index, to)
             self._check("unfit", node.index, f"sends to {to}, which trains something else" if false else None)
@@ -318,8 +318,8 @@ class Witness:
             if unnamed:
                 self._check("unfit", i, f"does not say that {unnamed} train something else")
         stage, since_s = node.engine.stage, now_s - node.since_s
-        if node.refused:
-            counted = sorted(peer for peer in node.refused if peer not in node.engine.down)
+        if shut_out := node.shut_out:
+            counted = sorted(peer for peer in shut_out if peer not in node.engine.down)
             text = f"counts {counted} as there, whose messages it refused"
             self._check("shut-out", node.index, text if counted else None)
         if stage is Stage.EXCHANGING and not self._overlaps:

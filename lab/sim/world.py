@@ -273,8 +273,8 @@ class World(NodeEnvironment):
     def received(self, node: Node, accepted: Accepted, effects: list[Effect]) -> None:
         (name, data), frame, old, new = accepted
         i, ledger, sender, lie = node.index, self.ledger, self.index[name], getattr(data, "lie", "")
-        if node.refused:
-            fault = f"took in a message of {sender}, which it had refused" if name in node.refused else None
+        if shut_out := node.shut_out:
+            fault = f"took in a message of {sender}, which it had refused" if name in shut_out else None
             self.check("accepted", i, fault)
         if self.clock.now < self._fresh_until_s[i]:
             self.check("newcomer", i, self._went_on_without_a_model(old, new, effects))
@@ -325,6 +325,11 @@ class World(NodeEnvironment):
             self.trace.line(self.clock.now, i, f"refuses {sender}: {reason}")
         self.detector.close(i, sender)
         self._lost_s[i].pop(sender, None)
+        self.ignored(node, peer, reason)
+
+    @override
+    def ignored(self, node: Node, peer: str, reason: str) -> None:
+        i, sender = node.index, self.index[peer]
         self.check("refused", i, None if sender in self.lied else f"refused an honest message of {sender}: {reason}")
         self.looked.add("accepted")
 

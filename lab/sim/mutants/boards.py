@@ -166,7 +166,7 @@ MUTANTS = (
         "after a bad frame of a peer its next ones are taken in",
         ROUNDS,
         (Edit(ENGINE + "_receive", "test _refused", "False"),),
-        {"faults": "byzantine-nan=0.3@0-4:1"},
+        {"faults": "byzantine-run=0.3@0-4:1"},
     ),
     # -- neighbours that train something else
     Mutant(
@@ -286,14 +286,28 @@ MUTANTS = (
         "a peer whose message was refused counts as there all the same",
         ROUNDS,
         (Edit(ENGINE + "_refuse", "stmt _set_down", "pass"),),
-        {"faults": "byzantine-nan=0.3@0-4:1"},
+        {"faults": "byzantine-run=0.3@0-4:1"},
+    ),
+    Mutant(
+        "left-out-peer-counted",
+        "a peer whose values were out of all proportion counts as there all the same",
+        ROUNDS,
+        (Edit(ENGINE + "_leave_out", "stmt _set_down", "pass"),),
+        {"faults": "byzantine-huge=0.3@0-4:1"},
+    ),
+    Mutant(
+        "left-out-peer-listened-to",
+        "after values out of all proportion a peer's next ones are taken in, in the same round",
+        ROUNDS,
+        (Edit(ENGINE + "_receive", "test _left_out", "False"),),
+        {"faults": "byzantine-huge=0.3@0-6:1,byzantine-flood=1@0-6:1"},
     ),
     Mutant(
         "refused-peer-back",
         "a peer whose message was refused counts as there once the transport says that it is back",
         ROUNDS,
         (Edit(ENGINE + "_peer_changed", "test _refused", "True"),),
-        {"nodes": 3, "topology": "complete", "faults": "byzantine-nan=0.5@0-6:1,flapping=0.5@0-6:0+1"},
+        {"nodes": 3, "topology": "complete", "faults": "byzantine-run=0.5@0-6:1,flapping=0.5@0-6:0+1"},
     ),
     Mutant(
         "overlapping-frames-counted-twice",
