@@ -39,6 +39,7 @@ from torch import nn
 from edgegossip import recipe as recipes
 from edgegossip.fleet.launch.fork_server import MODULES, ForkServer
 from edgegossip.layout import Layout
+from edgegossip.telemetry.machine import result_source
 from edgegossip.training import build_workload
 from lab.soak.boards import Boards, Fleet, at_work
 from lab.soak.servers import JobFleet, ServerFleet
@@ -529,7 +530,7 @@ def play(row: str, size: int, mode: str, attack_s: float = ATTACK_S, *more: str)
         events = [e for n in pids for e in boards.events(n)[told[n] :]]
         values = layout_of(settings).size
         found = judge(watch, honest, (began_s, third_s, over_s), values, events, acted=sign_of(when).exists())
-        return {"row": row, "boards": size, "mode": mode, **found}
+        return {"row": row, "boards": size, "mode": mode, "seconds": attack_s, **found}
 
 
 def judge(
@@ -578,7 +579,7 @@ def main() -> None:
     options, wrong = parser.parse_args(), False
     for row in ROWS[options.mode] if options.row == "all" else (options.row,):
         found = play(row, options.boards, options.mode, options.seconds, *options.set)
-        print(json.dumps({"load": os.getloadavg()[0], **found}), flush=True)
+        print(json.dumps({"load": os.getloadavg()[0], **found, **result_source()}), flush=True)
         wrong |= bool(found["wrong"])
     raise SystemExit(int(wrong))
 
