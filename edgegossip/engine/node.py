@@ -69,6 +69,7 @@ from edgegossip.engine.events import (
     UpdateReady,
 )
 from edgegossip.engine.joining import Patience, PeerStatus, PendingFrames, RemoteMembers, down_text
+from edgegossip.engine.quarantine import Quarantine
 from edgegossip.engine.rates import Rates, rates_for
 from edgegossip.gossip import base
 from edgegossip.gossip.base import GossipAlgorithm, Message, NodeView, RoundDone, Topology
@@ -76,7 +77,6 @@ from edgegossip.gossip.messages import OutOfProportion
 from edgegossip.gossip.robust import LONG_TIMES, OUT_OF_LINE, far_beyond, guard_of
 from edgegossip.types import DecodeError, LocalUpdate, NodeId, PeerError, Round, UsageError, Vec, replace
 
-MOST_OUT = 10  # from where on a neighbour that is left out again is not left out for twice as long
 _HEADERS = wire.Limits(2**63)  # while the model's size is not known yet
 
 
@@ -170,8 +170,7 @@ class NodeEngine:
         # A round.
         self._limits = wire.Limits()
         self._refused: set[NodeId] = set()
-        self._left_out: dict[NodeId, Round] = {}  # whose values were too large, and until which round
-        self._times_out: dict[NodeId, int] = {}  # how often
+        self._quarantine = Quarantine(patience=1)  # of those whose values were too large
         self._local: LocalUpdate | None = None
         self._stepped: Round = 0
         self._since_s = 0.0  # when the exchange began
@@ -535,7 +534,7 @@ class NodeEngine:
         sender, data = event
         if sender in self._refused:
             return
-        if sender in self._left_out:
+        if self._quarantine.reason(sender, self.round):
             self._effects.append(Ignored(sender))
             return
         view, before = self.view, self.state
@@ -561,6 +560,7 @@ class NodeEngine:
         except PeerError as error:
             self._refuse(sender, str(error))
             return
+        self._quarantine.used(sender)
         if len(frame.body):
             self._needs_model = False
         self._effects.append(Accepted(event, frame, before, outcome[0]))
@@ -573,20 +573,17 @@ class NodeEngine:
             self._effects.append(Dropped(event.sender))
 
     def _leave_out(self, sender: NodeId, reason: str) -> None:
-        """Go on without a neighbour whose values are too large for a round, then for two, four, ...
-        A liar may have led it there, and it may come back."""
-        times = self._times_out.get(sender, 0)
-        self._times_out[sender], self._left_out[sender] = times + 1, self.round + (1 << min(times, MOST_OUT))
+        """Go on for some rounds without a neighbour whose values are too large. A liar may have led
+        it there, and it may come back."""
         self._log("refused", f"refused a message from {sender}: {reason}", peer=sender)
+        self._quarantine.refused(sender, self.round, reason)
         self._effects.append(Ignored(sender, reason))
         self._set_down(self.down | {sender})
 
     def _take_back(self) -> None:
         """Take those in again whose time is over."""
-        back = {peer for peer, until in self._left_out.items() if until <= self.round}
-        for peer in back:
-            del self._left_out[peer]
-        self._set_down(self.down - (back & self._peers.up))
+        up = self._peers.up - self._refused
+        self._set_down(self.down - {peer for peer in up if not self._quarantine.reason(peer, self.round)})
 
     def _refuse(self, sender: NodeId, reason: str) -> None:
         self._log("refused", f"refused a message from {sender}: {reason}", peer=sender)
@@ -601,7 +598,7 @@ class NodeEngine:
             if not self._log_if_incompatible(event):
                 self._log("peer-left" if event.left else "peer-down", down_text(peer, event.reason), peer=peer)
             self._set_down(self.down | {peer})
-        elif peer not in self._refused | self._left_out.keys():  # it may have been on its way when we did so
+        elif peer not in self._refused and not self._quarantine.reason(peer, self.round):
             if peer in self.down:
                 self._log("peer-up", f"{peer} is back", peer=peer)
             self._set_down(self.down - {peer})

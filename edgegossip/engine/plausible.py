@@ -11,7 +11,8 @@ Questions are asked in this order, from cheap to dear:
 3. `NormFilter`: is the decoded update so long (L2) that it would spoil the model?
 4. `Losses`: which losses go into the curve? A loss changes no model, so nobody is refused for it.
 5. `ServerLevels`: how many levels do all boards use next, whatever a single one claims?
-6. `RoundQuarantine`, `Reputation`: who has been refused so often that nobody asks it for a while?
+
+Who is refused again and again is left out for a while (`quarantine`).
 
 All of them hold a board against the others of its round. Of three boards the median cannot be one
 liar's; of one or two there is no such median, and each class says what it does then.
@@ -20,7 +21,7 @@ liar's; of one or two there is no such median, and each class says what it does 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median_high, median_low
 from typing import Any, Generic, TypeVar
@@ -32,7 +33,7 @@ from edgegossip.codecs.checks import chunks
 from edgegossip.codecs.levels import LevelRule, levels_for, smooth_loss
 from edgegossip.codecs.uniform import ElastiCl
 from edgegossip.frame import Aux, Frame
-from edgegossip.types import NodeId, PeerError, Round, Vec
+from edgegossip.types import NodeId, PeerError, Vec
 
 ENOUGH = 3  # boards of which the median cannot be one liar's
 
@@ -367,122 +368,6 @@ class ServerLevels:
         if typical <= 0.0:
             return list(losses)
         return [min(max(loss, typical / SPREAD), typical * SPREAD) for loss in losses]
-
-
-# 6. Boards that are refused again and again
-
-PATIENCE, FIRST, LONGEST, FORGET = 2, 2, 64, 20
-
-
-@dataclass(frozen=True, slots=True)
-class _Record:
-    in_a_row: int = 0
-    times: int = 0
-    until: Round = 0  # the first round in which it may take part again
-    used: int = 0  # rounds in a row
-    reason: str = ""
-
-
-class RoundQuarantine:
-    """Counts refusals of boards and says for how many rounds each is left out.
-
-    A board that is refused PATIENCE times in a row is not asked for FIRST rounds, each further time
-    for twice as many, at most LONGEST. It is then on probation: the next refusal counts as one of
-    that many. A round in which its update was used clears what is in a row; FORGET of them in a row
-    take one time away. A coordinator that is started again has forgotten."""
-
-    def __init__(self) -> None:
-        self._records: dict[NodeId, _Record] = {}
-
-    def refused(self, board: NodeId, round: Round, reason: str) -> int:
-        """Take note that its update of this round was refused; return for how many rounds it is
-        left out from now on."""
-        record = self._records.get(board, _Record())
-        record = replace(record, in_a_row=record.in_a_row + 1, used=0, reason=reason)
-        length = 0
-        if record.in_a_row >= PATIENCE:
-            length = min(FIRST * 2**record.times, LONGEST)
-            record = replace(record, times=record.times + 1, until=round + 1 + length, in_a_row=PATIENCE - 1)
-        self._records[board] = record
-        return length
-
-    def used(self, board: NodeId) -> None:
-        """Take note that its update was used."""
-        record = self._records.get(board)
-        if record is None:
-            return
-        record = replace(record, in_a_row=0, used=record.used + 1)
-        if record.used >= FORGET:
-            record = replace(record, times=max(0, record.times - 1), used=0)
-        self._records[board] = record
-
-    def reason(self, board: NodeId, round: Round) -> str:
-        """Return why it is left out of this round; empty when it is not."""
-        record = self._records.get(board)
-        return "" if record is None or record.until <= round else record.reason
-
-    def spared(self, board: NodeId) -> None:
-        """Take note that it is asked all the same, since too few others are there.
-
-        That time does not count."""
-        record = self._records.get(board)
-        if record is not None:
-            self._records[board] = replace(record, times=max(0, record.times - 1), until=0)
-
-
-class Reputation:
-    """Chooses whose updates are asked for, and says who is left out and who takes part again.
-
-    `log(event, text, peer=board, ...)` hears of it. `last_reason` is that of the last refusal, with
-    the board's name."""
-
-    def __init__(self, log: Callable[..., None]) -> None:
-        self._log, self._left_out = log, RoundQuarantine()
-        self._bad: dict[NodeId, str] = {}  # whose update of this round was refused, and why
-        self._sentenced: dict[NodeId, str] = {}  # to be left out from the next round on, and what is said then
-        self._out: set[NodeId] = set()  # of whom that has been said
-        self.last_reason = "nobody answered"
-
-    def trusted(self, idle: Sequence[NodeId], round: Round, least: int) -> list[NodeId]:
-        """Return the idle boards without those that are left out, in the same order.
-
-        Where fewer than `least` would remain all are asked, and none is left out any more."""
-        some = [name for name in idle if not self._left_out.reason(name, round)]
-        if len(some) < least:
-            for name in sorted(set(idle) - set(some)):
-                self._left_out.spared(name)
-            some = list(idle)
-        self._announce(idle, some)
-        return some
-
-    def _announce(self, idle: Iterable[NodeId], asked: Iterable[NodeId]) -> None:
-        back = set(asked)
-        for name in sorted(idle):
-            words = self._sentenced.pop(name, "")
-            if name in back and name in self._out:
-                self._out.discard(name)
-                self._log("readmitted", f"{name} takes part again", peer=name)
-            elif name not in back and words:
-                self._out.add(name)
-                self._log("quarantine", words, peer=name)
-
-    def refused(self, name: NodeId, reason: str) -> None:
-        """Take note that the update of this board is of no use."""
-        self.last_reason = f"{name}: {reason}"
-        self._bad[name] = reason
-        self._log("refused", f"refused the update of {name}: {reason}", peer=name, what="update", cause=reason)
-
-    def judge(self, round: Round, used: Sequence[NodeId]) -> None:
-        """End a round: who was refused again and again is left out.
-
-        Where nothing was of use the fault may be ours."""
-        bad, self._bad = self._bad, {}
-        for name in used:
-            self._left_out.used(name)
-        for name, reason in bad.items() if used else ():
-            if length := self._left_out.refused(name, round, reason):
-                words = f"{name} is left out for {length} rounds: its updates were refused again and again, the last one since "
-                self._sentenced[name] = words + reason
 
 
 def lower_median(ordered: Sequence[float]) -> float:

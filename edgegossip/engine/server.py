@@ -132,6 +132,12 @@ class _Asking:
     late: bool = False  # nobody had answered by the deadline: the first answer is waited for
     answers: dict[NodeId, tuple[Address, Answer]] = field(default_factory=dict)
 
+    @property
+    def heard(self) -> int:
+        """Return how many boards have done what was asked. An error comes at once, and ends no
+        wait for the others."""
+        return sum(isinstance(answer, BoardAnswer) for _, answer in self.answers.values())
+
 
 @dataclass(slots=True)
 class _FinalEvaluation:
@@ -331,22 +337,22 @@ class ServerEngine:
     def _waiting_for_answers(self) -> bool:
         asking = self._asking
         assert asking is not None
-        if asking.late and asking.answers:
+        if asking.late and asking.heard:
             # The first late answer has come: the others get one more deadline from now on.
             asking.late, asking.until_s = False, round(self._waited_s + asking.deadline_s, 2)
         if not (waiting := self._open.waited_for(asking.numbers)):
             return asking.then()
         names = ", ".join(waiting)
-        enough = asking.enough and len(asking.answers) >= asking.enough
-        if enough or (asking.answers and asking.relied_on.isdisjoint(waiting)):
-            text = f"{asking.what}: went on with {len(asking.answers)} answers, without {names}"
+        enough = asking.enough and asking.heard >= asking.enough
+        if enough or (asking.heard and asking.relied_on.isdisjoint(waiting)):
+            text = f"{asking.what}: went on with {asking.heard} answers, without {names}"
             self._log("stragglers", text, missing=names)
             return asking.then()
         look_s = asking.deadline_s / LOOKS
         if self._now_s - asking.moved_s <= look_s:
             self._extend(asking, round(self._waited_s + look_s, 2))
         if self._passed(self._wait.since_s + asking.until_s):
-            if not asking.answers and not asking.late and self._patience_s > asking.until_s:
+            if not asking.heard and not asking.late and self._patience_s > asking.until_s:
                 # Boards that are slower than the deadline would never train: wait for the first
                 # answer as long as any is waited for.
                 asking.late, asking.until_s = True, self._patience_s
@@ -618,9 +624,13 @@ class ServerEngine:
         else:
             if member is None or self.leaving:
                 return  # another process has taken its place, or the run is over
-            self._boards.answered(member.name)
+            went_away = isinstance(answer, Failure) and answer.away
+            if not went_away:
+                self._boards.answered(member.name)
             if self._asking is not None and number in self._asking.numbers:
                 self._asking.answers[member.name] = (sent.address, answer)
+                if went_away:
+                    self._boards.missed(self._asking.relied_on & {member.name})
                 if not isinstance(answer, Failure):  # one that comes late says nothing of what others need
                     self._open.longest_s = max(self._open.longest_s, self._now_s - sent.at_s)
             else:

@@ -14,10 +14,10 @@ from edgegossip.engine.combine import Combined, Combiner, Mean, WeightedUpdate
 from edgegossip.engine.plausible import (
     ExampleClaims,
     Losses,
-    Reputation,
     ServerLevels,
     require_reported,
 )
+from edgegossip.engine.quarantine import Reputation
 from edgegossip.engine.server_boards import Address, sample, wanted
 from edgegossip.engine.server_evaluations import Evaluations
 from edgegossip.engine.server_events import Answer, BoardAnswer, Failure, RoundEnded, ServerPlan, Train

@@ -150,14 +150,20 @@ class OpenRound:
     at_s: float
     numbers: dict[int, NodeId]
     answers: dict[NodeId, tuple[Answer, Note]] = field(default_factory=dict)
-    first_s: float = math.inf  # when the first answer came
-    late: bool = False  # nobody had answered by the deadline
+    first_s: float = math.inf  # when the first board had done its work
+    late: bool = False  # none had by the deadline
     relied_on: frozenset[NodeId] = frozenset()  # who has not cost too many deadlines before
 
+    @property
+    def heard(self) -> int:
+        """Return how many have done their work: an error is none."""
+        return sum(isinstance(answer, BoardAnswer) for answer, _ in self.answers.values())
+
     def wants(self, waiting: Iterable[int]) -> set[NodeId]:
-        """Return who of those that have not answered is worth the wait, once anybody has."""
+        """Return who of those that have not answered is worth the wait, once anybody has done its
+        work."""
         names = {self.numbers[number] for number in waiting}
-        return names & self.relied_on if self.answers else names
+        return names & self.relied_on if self.heard else names
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +348,12 @@ class Ledger:
             self._asking.answers[self._asking.numbers[number]] = (answer, note)
             if not isinstance(answer, Failure):
                 self._longest_s = max(self._longest_s, now_s - sent.at_s)
-            self._asking.first_s = min(self._asking.first_s, now_s)
+            if isinstance(answer, BoardAnswer):
+                self._asking.first_s = min(self._asking.first_s, now_s)
+        if isinstance(answer, Failure) and answer.away:
+            if self._asking is not None and number in self._asking.numbers:
+                self._costs(self._asking.relied_on & {sent.question.name})
+            return
         missed, since = self._missed.get(sent.question.name, (0, 0))
         self._missed[sent.question.name] = missed, since + 1
 
@@ -722,13 +733,13 @@ class Ledger:
             waiting = [n for n in asking.numbers if n in self._open]
             if asking.answers and not waiting:
                 self._violate("ends", None, f"round {self.round} goes on, and all answers are there")
-            elif plan.quorum and len(asking.answers) >= plan.quorum:
-                self._violate("ends", None, f"round {self.round} goes on with {len(asking.answers)} answers")
+            elif plan.quorum and asking.heard >= plan.quorum:
+                self._violate("ends", None, f"round {self.round} goes on with {asking.heard} answers")
             elif waiting and not asking.wants(waiting):
                 self._violate("ends", None, f"round {self.round} goes on for boards that cost deadlines before")
             else:
                 until_s = asking.at_s + plan.deadline_s
-                asking.late = asking.late or (now_s >= until_s and not asking.answers)
+                asking.late = asking.late or (now_s >= until_s and not asking.heard)
                 if asking.late:
                     until_s = min(asking.first_s + plan.deadline_s, asking.at_s + patience_s + plan.deadline_s)
                 if waiting and now_s > until_s + 0.02:
@@ -761,10 +772,10 @@ class Ledger:
             return
         waiting = [n for n in asking.numbers if n in self._open]
         wanted = asking.wants(waiting)
-        enough = not wanted or (plan.quorum and len(asking.answers) >= plan.quorum)
-        since_s = asking.first_s if asking.late and asking.answers else asking.at_s
+        enough = not wanted or (plan.quorum and asking.heard >= plan.quorum)
+        since_s = asking.first_s if asking.late and asking.heard else asking.at_s
         if waiting and not enough and now_s < since_s + plan.deadline_s - 0.02:
-            self._violate("ends", None, f"round {round} ends with {len(asking.answers)} answers, before its deadline")
+            self._violate("ends", None, f"round {round} ends with {asking.heard} answers, before its deadline")
         if not enough:
             self._costs(wanted & asking.relied_on)
         good = {

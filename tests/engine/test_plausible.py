@@ -15,11 +15,7 @@ from edgegossip import codecs
 from edgegossip.checkpoint.format import from_bytes, to_bytes
 from edgegossip.codecs.levels import LevelRule, levels_for
 from edgegossip.engine.plausible import (
-    FIRST,
-    FORGET,
     GROWTH,
-    LONGEST,
-    PATIENCE,
     REACH,
     SINGLE,
     WARM_UP,
@@ -27,9 +23,9 @@ from edgegossip.engine.plausible import (
     ExampleClaims,
     Losses,
     NormFilter,
-    RoundQuarantine,
     ServerLevels,
 )
+from edgegossip.engine.quarantine import PATIENCE, Quarantine
 from edgegossip.frame import Aux, Frame, Kind
 from tests.engine.toy import LAYOUT
 
@@ -45,7 +41,7 @@ class Fleet:
 
     def __init__(self, boards: int, factor: float) -> None:
         self.judge, self.model, self.highest, self.refused = NormFilter(), 10.0, 10.0, 0
-        self._left_out, self._round = RoundQuarantine(), 0
+        self._left_out, self._round = Quarantine(PATIENCE), 0
         self._factors = {f"b{k}": 1.0 for k in range(boards - 1)} | {"liar": factor}
 
     def round(self, names: list[str]) -> None:
@@ -143,44 +139,6 @@ def test_a_fleet_whose_updates_all_grow_goes_on() -> None:
             lengths = {f"b{k}": (k + 1) * 10.0**power for k in range(boards)}
             assert not judge.refused(lengths, X)
             judge.used(lengths, X)
-
-
-# Boards that are left out
-
-
-def test_one_bad_update_is_forgiven_and_more_in_a_row_are_not() -> None:
-    kept = RoundQuarantine()
-    assert kept.refused("a", 0, "x") == 0 and not kept.reason("a", 1)
-    kept.used("a")
-    assert kept.refused("a", 2, "x") == 0
-    assert kept.refused("a", 3, "garbage") == FIRST
-    assert [kept.reason("a", r) for r in range(4, 4 + FIRST + 1)] == ["garbage"] * FIRST + [""]
-    assert not kept.reason("b", 4)
-
-
-def test_a_board_that_is_asked_all_the_same_is_not_left_out_for_longer_later() -> None:
-    kept = RoundQuarantine()
-    kept.refused("a", 0, "x")
-    for round in range(1, 20):
-        assert kept.refused("a", round, "x") == FIRST
-        for _ in range(2):  # once more is no merit
-            kept.spared("a")
-        assert not kept.reason("a", round + 1)
-    kept.spared("b")
-
-
-def test_each_time_is_longer_and_good_rounds_shorten_the_next() -> None:
-    kept, round, lengths = RoundQuarantine(), 0, []
-    for _ in range(8):
-        while not (length := kept.refused("a", round, "x")):
-            round += 1
-        lengths.append(length)
-        round += 1 + length
-    assert lengths == [2, 4, 8, 16, 32, 64, 64, 64] and lengths[-1] == LONGEST
-    for _ in range(7 * FORGET):
-        kept.used("a")
-    found = [kept.refused("a", round + k, "x") for k in range(PATIENCE)]
-    assert found[-1] == 2 * FIRST
 
 
 # Examples

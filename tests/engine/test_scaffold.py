@@ -235,6 +235,15 @@ def test_an_update_that_is_refused_or_says_no_steps_leaves_its_control_variate()
     assert np.abs(run.control()).max() < 10.0
 
 
+@pytest.mark.parametrize("sample", [(0, 1), (0, 1, 2)])
+def test_of_two_gradients_neither_is_the_typical_one(sample: tuple[int, ...]) -> None:
+    run = Run()
+    train = run.train
+    run.train = lambda k, x, had: replace(u := train(k, x, had), lr=u.lr / (100.0 if k == 1 else 1.0))  # type: ignore
+    run.play(sample)
+    assert run.own(0).any() and run.own(1).any() == (len(sample) == 2)
+
+
 def test_updates_of_a_round_that_makes_no_model_leave_all_control_variates() -> None:
     run = Run(outer=OuterOptimizer("heavy-ball", lr=1e38, momentum=0.0))
     frame, x = run.ask(0, run.downlink.publish(run.x, 0))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgegossip import frame as wire
-from edgegossip.engine.plausible import Reputation
+from edgegossip.engine.quarantine import Reputation
 from edgegossip.engine.server_events import BoardAnswer
 from edgegossip.frame import Aux
 from edgegossip.types import DecodeError, Metrics

@@ -189,6 +189,43 @@ def test_a_board_that_is_in_time_again_is_waited_for_as_ever() -> None:
     assert set(range(30)) <= set(short) and max(short) < 45 and run.used[45:] == [4] * 15
 
 
+def test_who_goes_away_while_nobody_relies_on_it_is_not_charged_for_it() -> None:
+    found = []
+    for away in (frozenset(), frozenset(range(10, 40))):
+        run = Run(rounds=160, deadline_s=1.0, every=160, return_s=60.0)
+        for board in run.boards[:3]:
+            board.takes_s = 0.5
+        run.boards[3].takes_s, run.boards[3].away = 1.2, away
+
+        def recovers(effect: Effect, run: Run = run) -> None:
+            if isinstance(effect, RoundEnded) and effect.round == 59:
+                run.boards[3].takes_s = 0.9
+
+        run.on_effect = recovers
+        run.play()
+        found.append(run.used.index(4))
+    assert found[1] <= found[0] < 120
+
+
+def test_late_boards_are_waited_for_where_the_others_go_away() -> None:
+    run = Run(boards=2, rounds=30, deadline_s=1.0, every=30)
+    run.boards[1].takes_s, run.boards[0].gone = 1.2, frozenset({18})
+    run.play()
+    assert 18 in run.boards[1].trained and run.used == [1] * 30
+
+
+def test_an_error_that_comes_at_once_ends_no_wait_for_boards_that_are_slow() -> None:
+    def fail(result: BoardAnswer) -> BoardAnswer:
+        raise PeerError("out of memory")
+
+    run = Run(rounds=4, deadline_s=1.0, every=4)
+    run.boards[0].spoil = dict.fromkeys(range(4), fail)
+    for board in run.boards[1:]:
+        board.takes_s = 1.5
+    run.play()
+    assert run.used == [3] * 4 and not run.texts("suspect")
+
+
 def test_boards_that_are_never_in_time_are_waited_for_where_there_are_no_others() -> None:
     run = Run(boards=2, rounds=12, deadline_s=1.0, every=12)
     for board in run.boards:

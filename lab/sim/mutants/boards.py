@@ -299,7 +299,7 @@ MUTANTS = (
         "left-out-peer-listened-to",
         "after values out of all proportion a peer's next ones are taken in, in the same round",
         ROUNDS,
-        (Edit(ENGINE + "_receive", "test _left_out", "False"),),
+        (Edit(ENGINE + "_receive", "test _quarantine", "False"),),
         {"faults": "byzantine-huge=0.3@0-6:1,byzantine-flood=1@0-6:1"},
     ),
     Mutant(

@@ -9,7 +9,7 @@ ENGINE = "edgegossip.engine.server:ServerEngine."
 TRAINING = "edgegossip.engine.server_training:Training."
 AGREEMENTS = "edgegossip.engine.server_boards:Agreements."
 BOARDS = "edgegossip.engine.server_boards:Boards."
-PLAUSIBLE = "edgegossip.engine.plausible:"
+PLAUSIBLE, QUARANTINE = "edgegossip.engine.plausible:", "edgegossip.engine.quarantine:"
 MEAN = "edgegossip.engine.combine:Mean."
 CONTROL = "edgegossip.engine.combine:WithControl."
 CONTROLS = "edgegossip.engine.scaffold:ControlVariates."
@@ -57,14 +57,28 @@ MUTANTS = (
         "server-quorum-off-by-one",
         "a round ends with one answer fewer than the quorum",
         GOSSIP,
-        (Edit(ENGINE + "_waiting_for_answers", "Compare answers", "$0 >= $1 - 1"),),
+        (Edit(ENGINE + "_waiting_for_answers", "Compare heard", "$0 >= $1 - 1"),),
         options("all", "quorum=3"),
+    ),
+    Mutant(
+        "server-errors-end-the-wait",
+        "an error counts as work that is done: a round ends with it",
+        GOSSIP,
+        (Edit("edgegossip.engine.server:_Asking.heard", "Call isinstance", "True"),),
+        options("error=0.9@1-30:0,slow=30@1-30:1,slow=30@1-30:2", "deadline_s=1", nodes=3),
+    ),
+    Mutant(
+        "server-forgives-who-goes-away",
+        "the transport's word that a board went away counts as its answer",
+        GOSSIP,
+        (Edit(ENGINE + "_answered", "BoolOp away", "False"),),
+        options("crash,crash,slow=20@1-30:1", "deadline_s=5", nodes=3),
     ),
     Mutant(
         "server-quorum-one-too-many",
         "a round waits for one answer more than the quorum",
         GOSSIP,
-        (Edit(ENGINE + "_waiting_for_answers", "Compare answers", "$0 > $1"),),
+        (Edit(ENGINE + "_waiting_for_answers", "Compare heard", "$0 > $1"),),
         options("all", "quorum=2"),
     ),
     Mutant(
@@ -348,14 +362,14 @@ MUTANTS = (
         "server-quarantine-never-ends",
         "a board that was left out once is left out for good",
         GOSSIP,
-        (Edit(PLAUSIBLE + "RoundQuarantine.reason", "Compare until", "not $0"),),
+        (Edit(QUARANTINE + "Quarantine.reason", "Compare until", "not $0"),),
         options("byzantine-run=2", "min_nodes=1", rounds=12),
     ),
     Mutant(
         "server-quarantine-never-begins",
         "a board is asked however often it was refused",
         GOSSIP,
-        (Edit(PLAUSIBLE + "RoundQuarantine.refused", "test", "False"),),
+        (Edit(QUARANTINE + "Quarantine.refused", "test", "False"),),
         options("byzantine-run=2", "min_nodes=1"),
     ),
     Mutant(

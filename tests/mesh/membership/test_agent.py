@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,18 @@ from edgegossip.mesh.base import Moved, TransportEvent
 from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership.agent import Agent
 from edgegossip.mesh.membership.detector import Detector
-from edgegossip.mesh.membership.protocol import MemberEntry, Output, Ping, Rows, Status, SwimSettings, View
+from edgegossip.mesh.membership.protocol import (
+    Ack,
+    MemberEntry,
+    Nack,
+    Output,
+    Ping,
+    PingReq,
+    Rows,
+    Status,
+    SwimSettings,
+    View,
+)
 from edgegossip.types import PeerError
 from tests.mesh.fleet import TestFleet
 from tests.mesh.security.support import LIMITS
@@ -141,9 +153,15 @@ def test_a_member_that_names_an_address_of_no_use_is_reached_where_it_answered()
 
 
 def test_what_others_say_of_its_address_moves_nobody_who_answers() -> None:
-    nowhere = "127.0.0.1:1"
+    nowhere, tried, ask_at = "127.0.0.1:1", list[str](), Agent._ask_at
+
+    async def ask_and_note(agent: Agent, to: int, address: str, message: Ping | PingReq) -> Ack | Nack:
+        tried.append(address)
+        return await ask_at(agent, to, address, message)
+
     with three() as (a, b, _):
         until(lambda: 0 in b.agent.events.places, "b has asked a")
+        b.agent._ask_at = partial(ask_and_note, b.agent)  # type: ignore[method-assign]
 
         async def lie() -> None:
             def told(detector: Detector, now_s: float) -> list[Output]:
@@ -158,6 +176,7 @@ def test_what_others_say_of_its_address_moves_nobody_who_answers() -> None:
         b.transport.submit(lie()).result(PATIENCE_S)
         until(lambda: b.rows()[0][1].address == a.transport.address, "a hears of it, and says where it is")
         assert Moved("a", nowhere) not in b.posted and not any("a is dead" in text for text in b.said)
+        assert a.transport.address in tried and nowhere not in tried
 
 
 def test_who_really_moved_is_asked_where_it_says_that_it_is_now() -> None:

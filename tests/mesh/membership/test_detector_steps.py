@@ -266,3 +266,25 @@ def test_what_others_say_never_stands_for_our_own_probe() -> None:
         now_s = max(now_s + 0.001, node.wake_s)
         out += node.tick(now_s)
     assert [o.asked for o in out if isinstance(o, Changed) and o.after.status is Status.DEAD] == [True]
+
+
+@pytest.mark.parametrize("refutes", [True, False])
+def test_a_probe_in_vain_says_nothing_once_the_member_is_heard(refutes: bool) -> None:
+    node, now_s = detector(3), 100.0
+    settled(node, now_s)
+    node.suspect(2, now_s)
+    while node.table[2].status is not Status.SUSPECT:
+        now_s = node.wake_s
+        for out in node.tick(now_s):  # its neighbour answers, and does not reach it either
+            if isinstance(out, SendMessage) and out.to == 1:
+                answer = Nack if isinstance(out.message, PingReq) else Ack
+                node.receive(1, answer(out.message.number, View(node.digest)), now_s)
+    assert node._suspicion_ends_s(2, now_s) - now_s == node.settings.suspicion_time_s(3, True)
+    suspect = node.table[2]
+    if refutes:  # another member brings it
+        refuted = replace(suspect, status=Status.ALIVE, incarnation=suspect.incarnation + 1)
+        for row in (refuted, replace(refuted, status=Status.SUSPECT)):
+            node.receive(1, Ping(8, View(1, ((2, row),))), now_s)
+    else:
+        node.note_heard(2, now_s)
+    assert node._suspicion_ends_s(2, now_s) - now_s == node.settings.suspicion_time_s(3, False)

@@ -80,6 +80,18 @@ def test_the_node_hears_who_is_here_moved_was_restarted_died_and_left() -> None:
     assert [m.address[-1] for m in posted if isinstance(m, Moved)] == ["1", "2", "1", "1"]
 
 
+def test_who_was_gone_is_told_of_at_its_new_address_wherever_it_answered_before() -> None:
+    posted: list[object] = []
+    told = EventDelegate(["pi-01", "pi-02"], 0, posted.append, lambda *_, **__: None, lambda: 0.0)
+    here = MemberEntry(Status.ALIVE, 1, 7, "10.0.0.2:1")
+    dead, moved = replace(here, status=Status.DEAD), replace(here, address="10.0.0.2:2", session=8)
+    told.notify(Changed(1, MemberEntry(), here), [here, here])
+    told.answered(1, here.address)
+    for before, after in itertools.pairwise((here, dead, moved)):
+        told.notify(Changed(1, before, after), [here, after])
+    assert [event.address for event in posted if isinstance(event, Moved)] == [here.address, moved.address]
+
+
 def test_a_death_says_whether_we_found_it_out_ourselves() -> None:
     told, log = delegate([0.0])
     here = MemberEntry(Status.ALIVE, 1, 7, "10.0.0.2:1")
