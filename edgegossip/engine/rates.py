@@ -30,7 +30,10 @@ A board's links share its uplink. Messages go out at one moment, and whether the
 through side by side or one after the other, what counts is when the last one is through: links that
 keep pace get equally many bytes. One that falls behind, so that bytes come through more slowly from
 there on, is slow by itself: it gets fewer, and the others are not held back by it (max-min
-fairness). Where all neighbours get the same message, the slowest decides.
+fairness). Where all neighbours get the same message, the slowest decides. But one link alone
+makes it no coarser than what still costs hardly a round: who acknowledges late, as a liar may,
+would else silence a board towards all its neighbours. Messages whose errors stay need no such rule:
+their least bytes cost an eighth more rounds.
 
 How long a board waited for its neighbours does not count: two boards that took each other's slow
 messages for a reason to send slow ones would never get out of it.
@@ -57,8 +60,9 @@ _DEAD_BAND = 1.1  # a smaller change is none
 _HEADROOM = 0.9  # of the seconds that are allowed: within the dead band they are kept
 _FALLS_BEHIND = 1.5  # a link from which on bytes come through so many times slower
 _WORTH = 0.99  # a change that does not make training quicker by more is none
+_USEFUL = (0.5, 0.65, COARSEST)  # errors that cost hardly a round: kept, aimed at, kept
 _NEWS = 1.5  # a change that the log tells
-_NEAR = tuple(2.0 ** (k / 4) for k in range(-12, 5))  # what is tried, in multiples of the bytes now
+_NEAR: tuple[float, ...] = tuple(2.0 ** (k / 4) for k in range(-12, 5))  # what is tried, in multiples of the bytes now
 _TELLING = math.log(4.0)  # a change of bytes that tells delay and speed apart
 _MOST_DELAY = 0.9  # of the least seconds that a message took
 _FORGETS = 1.05  # by so much these grow with every message that takes longer
@@ -157,7 +161,9 @@ class Rates:
         if link.slow:
             others = [other.speed for other in self.links.values() if other.speed and not other.slow]
             link.slow = link.speed * _FALLS_BEHIND < min(others, default=0.0)
-        elif start_s >= self._batch.begin_s:
+        elif start_s < self._batch.begin_s:
+            link.slow = True  # others have had what was handed over after it
+        else:
             batch = self._batch
             batch.through += size_bytes
             pace = batch.through / max(end_s - batch.begin_s, 1e-6)
@@ -178,7 +184,9 @@ class Rates:
         known = [link for link in together if link.speed]
         if together:
             now = max(link.allowed for link in together)
-            now = self._next(now, max(known, key=lambda link: link.seconds(now)), compute_s) if known else now
+            slowest = sorted(known, key=lambda link: link.seconds(now), reverse=True)[:2]
+            if wanted := [self._next(now, link, compute_s) for link in slowest]:
+                now = max(wanted[0], min(self._useful(now), wanted[-1])) if self.goal.says.repaired else wanted[0]
         else:
             now = self._held(FIRST_BITS * self.goal.values / 8)
         for link in links.values():
@@ -227,6 +235,13 @@ class Rates:
 
         best = min((now * times for times in _NEAR), key=cost)
         return best if cost(best) < _WORTH * cost(now) else now
+
+    def _useful(self, now: float) -> float:
+        """About the least number of bytes of a repaired message that says something."""
+        if not self._bytes or _USEFUL[0] <= self._error <= _USEFUL[-1]:
+            return now
+        times = (math.log(_USEFUL[1]) / math.log(min(max(self._error, 1e-3), 0.99))) ** 2
+        return now * min(max(times, _NEAR[0]), _GROWTH)
 
     def _rounds(self, size: float) -> float:
         """By what factor messages of this size make more rounds necessary."""

@@ -158,6 +158,52 @@ def test_where_all_get_the_same_the_slowest_decides() -> None:
     assert found["fast"] == found["slow"] == pytest.approx(5e4, rel=0.2)
 
 
+@given(st.integers(2, 8), st.sampled_from((0.0, 0.5)), st.floats(1.0, 1e3), st.floats(1.0, 2.0))
+def test_one_neighbour_that_acknowledges_late_silences_a_board_towards_nobody(
+    boards: int, seconds: float, late: float, times_as_wrong: float
+) -> None:
+    """Its messages go on to say something, and are no larger than that needs. Two that are late
+    are believed."""
+
+    def error(size: int) -> float:
+        return min(1.0, times_as_wrong * error_of(size, True))
+
+    def found(late_ones: int) -> list[int]:
+        network, planned = Network(goal(seconds=seconds)), list[int]()
+        speeds = {f"b{k}": late if k < late_ones else 1e6 for k in range(boards)}
+        for _ in range(60):
+            planned.append(network.round(speeds)["b0"])
+            network.rates.told(planned[-1], error(planned[-1]))
+        return planned[-20:]
+
+    one_late = found(1)
+    assert all(0.4 < error(size) <= COARSEST for size in one_late) and max(one_late) <= 1.1 * min(one_late)
+    if seconds:
+        assert found(2)[-1] == least(Says.DIFFERENCES)
+
+
+@given(st.integers(2, 8), st.floats(0.3, 30.0), st.sampled_from((0.0, 0.5)))
+def test_one_that_acknowledges_rounds_later_takes_nobody_elses_bytes(
+    boards: int, late_s: float, seconds: float
+) -> None:
+    """Where each neighbour gets a message of its own."""
+
+    def found(late_s: float) -> dict[str, int]:
+        rates, peers = Rates(goal(apart=True, seconds=seconds)), [f"b{k}" for k in range(boards)]
+        ends: list[tuple[float, str, int, float]] = []
+        for now_s in map(float, range(60)):
+            for end_s, peer, size, start_s in sorted(one for one in ends if one[0] <= now_s):
+                rates.arrived(peer, size, start_s, end_s)
+            planned = rates.plan(peers, 0.5)
+            rates.told(planned["b1"], error_of(planned["b1"], False))
+            ends = [one for one in ends if one[0] > now_s]
+            for peer, size in planned.items():
+                ends.append((now_s + size / 1e7 + (late_s if peer == "b0" else 0.01), peer, size, now_s))
+        return planned
+
+    assert found(late_s)["b1"] >= found(0.01)["b1"] / 1.2
+
+
 @given(st.booleans(), st.floats(0.01, 0.3))
 def test_delay_is_not_taken_for_want_of_speed(repaired: bool, delay_s: float) -> None:
     """Small messages over a fast link with delay: fewer bytes would gain nothing."""
