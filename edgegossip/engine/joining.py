@@ -86,12 +86,14 @@ class PeerStatus:
 
     def may_start(self, others_train: bool, late: bool, now_s: float) -> bool:
         """Tell whether nobody is missing who is worth waiting for. `others_train`: frames came;
-        `late`: the others are far on, and the time to wait for one more is over."""
+        `late`: others say that they are far on, and the time to wait for the few that are missing
+        is over."""
         for peer, (until_s, reason) in list(self._returning.items()):
             if now_s >= until_s:
                 self.down[peer] = reason
                 del self._returning[peer]
-        if late and self.up:
+        missing = self._wanted - self.up - self.down.keys()
+        if late and self.up and len(missing) <= len(self._wanted & self.up):  # one that lies is not most of them
             return True
         # A neighbour that was there and went down can come back later. One that was never there is
         # waited for without end (a board is told to stop), unless others train already: then those

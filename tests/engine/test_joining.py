@@ -73,6 +73,18 @@ def test_a_late_board_waits_no_longer_than_the_grace_time_for_one_that_it_does_n
     assert board.load().engine.down == {"d"}
 
 
+@pytest.mark.parametrize(("there", "begins"), [("a", False), ("ac", True), ("acd", True)])
+def test_a_round_far_ahead_makes_nobody_begin_before_half_of_its_neighbours_are_there(there: str, begins: bool) -> None:
+    """Who lies of its round would else have a board train with nobody but it. f and g do not
+    count: they will not come."""
+    board = Board("b", topology="complete", members=tuple("abcdefg")).give(received("a", 10**6))
+    board.give(NeighbourDown("f", "it was killed", closed=True), unfit("g", "b"))
+    board.give(*(NeighbourUp(peer) for peer in there)).wait(600.0)
+    assert isinstance(board.question, Load) is begins
+    board.give(*(NeighbourUp(peer) for peer in "acde"))
+    assert isinstance(board.question, Load)
+
+
 def test_a_board_that_comes_again_when_all_have_left_says_so_and_ends() -> None:
     board = Board("a", restarted=True).give(*LEFT)
     assert isinstance(board.question, Failed) and board.engine.stage is Stage.FAILED

@@ -69,6 +69,18 @@ MUTANTS = (
         (Edit(ENGINE + "_announce", "stmt _restart_announce_timer 1", "pass"),),
         {"nodes": 2, "faults": "late-join@0-14:1"},
     ),
+    Mutant(
+        "one-word-begins-a-run",
+        "a board begins without most of its neighbours because one says that it is far on",
+        ROUNDS,
+        (Edit(PEERS + "may_start", "Compare len", "True"),),
+        {"topology": "complete", "faults": NEVER_COMES},
+        unseen="Liars run the algorithm: this one, too, waits for all to come before it sends anything.",
+        seen_by=(
+            "tests/engine/test_joining.py::"
+            "test_a_round_far_ahead_makes_nobody_begin_before_half_of_its_neighbours_are_there",
+        ),
+    ),
     # -- frames that come early
     Mutant(
         "frames-before-the-model-lost",
