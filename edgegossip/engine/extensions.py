@@ -3,7 +3,10 @@
 Where links are slow for all, waiting is right: nobody would ever be in time. Where at least half of
 the others were in time, it is for one sender, who may be on a slow link, or may send byte by byte
 for as long as it is let. One round waits for it, for one deadline more, and then one each time
-twice as many have gone by: over R rounds it costs 1 + log2(R) deadlines, whatever it does."""
+twice as many have gone by: over R rounds it costs 1 + log2(R) deadlines, whatever it does.
+
+Where there is one sender only, nothing tells a slow link from a liar. It is waited for, but on the
+average for one deadline more a round: over R rounds it costs R + 8."""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ class Extensions:
     used: int = 0  # rounds that waited for few
     since: int = 0  # rounds since the last of them
     extended: bool = False  # whether the present one does
+    saved: float = MOST - 2.0  # deadlines that may be waited for one that is alone
 
     def begin(self) -> None:
         """Take note that a round begins."""
@@ -39,3 +43,10 @@ class Extensions:
                 return False
             self.used, self.since, self.extended = self.used + 1, 0, True
         return True
+
+    def afford(self, deadlines: float) -> bool:
+        """Tell whether the round may wait so much longer for one that is alone."""
+        if not self.extended:
+            self.extended, self.saved = True, min(self.saved + 1.0, MOST - 1.0)
+        self.saved -= deadlines if (can := self.saved >= deadlines) else 0.0
+        return can

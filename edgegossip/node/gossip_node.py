@@ -331,7 +331,7 @@ class GossipNode:
         """Return whether a frame is on its way in, and comes fast enough to be here within MOST
         deadlines: a slow link is no reason to go on without who is behind it. Whoever it comes
         from, these are the most that a round waits, and FEW, and not again and again, for one of
-        several."""
+        several; for one that is alone FEW on the average."""
         few = self.engine.most_are_heard
         if self._now() >= self._began_s + (FEW if few else MOST) * self._deadline_s:
             return False
@@ -339,7 +339,10 @@ class GossipNode:
         since, self._came_bytes = came - self._came_bytes, came
         least = (since + to_come) / (MOST * _LOOKS) if self._arrival_seen else 0.0  # it may just have begun
         self._arrival_seen = True
-        return to_come > 0 and since > least and self._extensions.allow(few)
+        if to_come == 0 or since <= least:
+            return False
+        alone = not few and len(self.engine.algorithm.waiting_for(self.engine.state)) == 1
+        return self._extensions.afford(1 / _LOOKS) if alone else self._extensions.allow(few)
 
     def _wait(self, until_s: float | None) -> None:
         """Block for one event until then at most, and handle it."""
