@@ -456,7 +456,7 @@ def test_a_deadline_waits_for_a_frame_that_goes_on_arriving(
     frames: int, bytes_per_s: float, at_least_s: float, at_most_s: float
 ) -> None:
     """Until it is there, while it would be within ten deadlines; one that hardly moves is not
-    waited for, and nobody keeps a round from its end with frame after frame, nor two for as long."""
+    waited for, and nobody keeps a round from its end with frame after frame, nor two so long."""
     link = SlowLink("a")
     link.bytes_per_s, link.frames = bytes_per_s, frames
     settings = {"run.rounds": 2, "gossip.deadline_s": 8.0, "gossip.topology": "complete"}

@@ -8,6 +8,8 @@ from lab.sim.mutants.mutant import Edit, Mutant
 ENGINE = "edgegossip.engine.node:NodeEngine."
 PEERS = "edgegossip.engine.joining:PeerStatus."
 PENDING = "edgegossip.engine.joining:PendingFrames."
+RATES = "edgegossip.engine.rates:Rates."
+LATE_TO_ALL = "test_one_neighbour_that_acknowledges_late_silences_a_board_towards_nobody"
 ROUNDS = ("dpsgd", "choco-sgd")  # that go by rounds: models, and streams of differences
 NEVER_COMES = "late-join@0-3:2,leave@1-2:2"
 FLOODED = "byzantine-flood=1@0-14:1,newcomer@1-9:2,loss=0.5@8-12"
@@ -325,8 +327,37 @@ MUTANTS = (
         "overlapping-frames-counted-twice",
         "a link's speed counts the time in which a frame waited for the one before it",
         ROUNDS,
-        (Edit("edgegossip.engine.rates:Rates.arrived", "Call until_s", "$1"),),
+        (Edit(RATES + "arrived", "Call until_s", "$1"),),
         {"codec": "auto", "faults": "slow-link=2,loss=0.2"},
+    ),
+    Mutant(
+        "one-late-neighbour-silences-a-board",
+        "a link that is far slower than the others makes what all neighbours get say nothing",
+        ROUNDS,
+        (Edit(RATES + "plan", "Call _useful", "0.0"),),
+        {"codec": "auto", "faults": "slow-link=2"},
+        unseen="It costs rounds to an accuracy, and models of a few values have no least message that says nothing.",
+        seen_by=("tests/engine/test_rates.py::" + LATE_TO_ALL,),
+    ),
+    Mutant(
+        "rounds-late-is-not-slow",
+        "a link on which frames arrive a round late is not taken for slow by itself, and takes all others' bytes",
+        ROUNDS,
+        (Edit(RATES + "arrived", "stmt slow 4", "pass"),),
+        {"codec": "auto", "faults": "slow-link=2"},
+        unseen="As above.",
+        seen_by=("tests/engine/test_rates.py::test_one_that_acknowledges_rounds_later_takes_nobody_elses_bytes",),
+    ),
+    Mutant(
+        "the-only-one-waited-for-without-bound",
+        "a neighbour that is the only one and sends byte by byte is waited for ten deadlines in each round",
+        ROUNDS,
+        (Edit("edgegossip.node.gossip_node:GossipNode._still_arriving", "Call afford", "True"),),
+        unseen="In the simulator a message comes whole.",
+        seen_by=(
+            "tests/node/test_gossip_node.py::"
+            "test_a_neighbour_that_sends_byte_by_byte_holds_up_few_rounds_where_others_are_in_time",
+        ),
     ),
     # -- whole boards, one of whom says of others that they are gone
     Mutant(
