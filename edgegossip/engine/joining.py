@@ -38,6 +38,7 @@ class PeerStatus:
         self._left = set[NodeId]()
         self.incompatible: dict[NodeId, str] = {}  # who trains something else than we do, and how it differs
         self._last_seen_s: dict[NodeId, float] = {}
+        self.far_on = dict[NodeId, float]()  # who says so, and since when
         self._gone_s: float | None = None  # since when every neighbour is known to be down
         self._returning: dict[NodeId, tuple[float, str]] = {}  # until when to wait for it, and why it was down
 
@@ -84,16 +85,13 @@ class PeerStatus:
         if event.closed:
             self._seen.add(peer)  # we ended it ourselves, and nothing more will come
 
-    def may_start(self, others_train: bool, late: bool, now_s: float) -> bool:
-        """Tell whether nobody is missing who is worth waiting for. `others_train`: frames came;
-        `late`: others say that they are far on, and the time to wait for the few that are missing
-        is over."""
+    def may_start(self, others_train: bool, now_s: float) -> bool:
+        """Tell whether nobody is missing who is worth waiting for. `others_train`: frames came."""
         for peer, (until_s, reason) in list(self._returning.items()):
             if now_s >= until_s:
                 self.down[peer] = reason
                 del self._returning[peer]
-        missing = self._wanted - self.up - self.down.keys()
-        if late and self.up and len(missing) <= len(self._wanted & self.up):  # one that lies is not most of them
+        if self._is_late(now_s):
             return True
         # A neighbour that was there and went down can come back later. One that was never there is
         # waited for without end (a board is told to stop), unless others train already: then those
@@ -104,6 +102,17 @@ class PeerStatus:
         given_up = self.down.keys() if run_is_on else self.down.keys() & self._seen
         return self._wanted <= self.up | given_up | self.incompatible.keys()
 
+    def _is_late(self, now_s: float) -> bool:
+        """Tell whether the time to wait for the few that are missing is over, as others are far on.
+        One of several may lie, or be the only one that waits for nobody that is missing, too: it is
+        believed much later."""
+        there, missing = self._wanted & self.up, self._wanted - self.up - self.down.keys()
+        far_on = self.far_on.keys() & there
+        if not far_on or len(missing) > len(there):
+            return False
+        waits_s = self._patience.grace_s if len(far_on) >= min(2, len(there)) else self._patience.gone_s
+        return now_s >= min(self.far_on.values()) + waits_s
+
     def gone_for_s(self, now_s: float) -> float:
         """Return how long every neighbour has been down, from the first call at which all were; 0
         while one is up, may return, or was never heard of."""
@@ -113,18 +122,19 @@ class PeerStatus:
         self._gone_s = now_s if self._gone_s is None else self._gone_s
         return now_s - self._gone_s
 
-    def who_is_missing(self, training: frozenset[NodeId], now_s: float) -> str:
-        """Return one sentence for the log. `training`: members that are no neighbours, and in the
-        run."""
+    def who_is_missing(self, training: frozenset[NodeId], now_s: float) -> tuple[str, list[NodeId]]:
+        """Return one sentence for the log, and whom it is about. `training`: members that are no
+        neighbours, and in the run."""
         fit = self._wanted - self.incompatible.keys()
-        missing = ", ".join(f"{p} ({self._describe(p, now_s)})" for p in sorted(fit - self.up))
-        text = f"waiting {len(fit & self.up)}/{len(fit)}: missing {missing}"
+        missing = sorted(fit - self.up)
+        described = ", ".join(f"{p} ({self._describe(p, now_s)})" for p in missing)
+        text = f"waiting {len(fit & self.up)}/{len(fit)}: missing {described}"
         if not self._restarted or not self._wanted <= self.down.keys():
-            return text
+            return text, missing
         left_s = max(0.0, self._patience.gone_s - self.gone_for_s(now_s))
         without = f"waits, for the run goes on ({', '.join(sorted(training))})," if training else "ends"
         goes_on = f"in {left_s:.0f} s this board goes on from its checkpoint, or {without} if it has none"
-        return f"{text}; no neighbour is left: {goes_on}"
+        return f"{text}; no neighbour is left: {goes_on}", missing
 
     def _describe(self, peer: NodeId, now_s: float) -> str:
         """Describe what is known of a missing peer; a reason may name it already."""

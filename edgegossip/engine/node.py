@@ -165,8 +165,6 @@ class NodeEngine:
         # Joining.
         self._peers = PeerStatus(config.neighbours, config.restarted, patience)
         self._remote = RemoteMembers() if remote is None else remote
-        self._came_late = False  # others are far on in the run, and wait for us
-        self._grace_over = False  # and so is the time in which we wait for more neighbours
         # A round.
         self._limits = wire.Limits()
         self._refused: set[NodeId] = set()
@@ -276,7 +274,7 @@ class NodeEngine:
         peers, config = self._peers, self.config
         if self._fail_if_incompatible():
             return
-        if not peers.may_start(others_train=bool(self.pending), late=self._grace_over, now_s=self._now_s):
+        if not peers.may_start(others_train=bool(self.pending), now_s=self._now_s):
             # The run is over when all neighbours have left, and elsewhere there is nobody either.
             if config.restarted and peers.all_left and not peers.up and self._remote.nobody:
                 self._fail(f"{config.node} was started again when all its neighbours had left: the run is over")
@@ -285,7 +283,7 @@ class NodeEngine:
             self._log("peer-down", down_text(peer, peers.down.get(peer, "not reached yet")), peer=peer)
         self._log("joined", f"{config.node} reached {', '.join(sorted(peers.up)) or 'nobody'}")
         self._set_timer(Timer.ANNOUNCE, None)
-        if self._came_late:
+        if peers.far_on:
             self._set_timer(Timer.LATE, None)
         self.stage = Stage.LOADING
         self._effects.append(Load())
@@ -323,9 +321,10 @@ class NodeEngine:
         self._keep(event)
         # Nobody who begins with us can be in such a round yet: the run is far on, and those who are
         # in it wait for us.
-        if not self._came_late and _round_of(event.data) > len(self.config.members) + self.config.period:
-            self._came_late = True
-            self._set_timer(Timer.LATE, self._patience.grace_s)
+        if _round_of(event.data) > len(self.config.members) + self.config.period:
+            if not self._peers.far_on:
+                self._set_timer(Timer.LATE, self._patience.grace_s)
+            self._peers.far_on.setdefault(event.sender, self._now_s)
         self._start_if_possible()
 
     def _loaded(self, event: Loaded) -> None:
@@ -500,7 +499,6 @@ class NodeEngine:
         elif timer is Timer.CATCH_UP:
             self._end_catch_up()
         elif timer is Timer.LATE:
-            self._grace_over = True
             self._start_if_possible()
         else:
             self._announce()
@@ -508,7 +506,8 @@ class NodeEngine:
     def _announce(self) -> None:
         """Say for whom this board waits: nobody waits in silence."""
         if self.stage is Stage.JOINING:
-            self._log("waiting", self._peers.who_is_missing(self._remote.training, self._now_s))
+            text, absent = self._peers.who_is_missing(self._remote.training, self._now_s)
+            self._log("waiting", text, missing=",".join(absent))
             self._restart_announce_timer()
             self._start_if_possible()
         elif self.stage is Stage.ALONE:

@@ -31,7 +31,7 @@ MUTANTS = (
         ROUNDS,
         (Edit(PEERS + "may_start", "BoolOp gone_for_s 0", "$1"),),
         {"topology": "ring", "faults": NEVER_COMES},
-        unseen="It begins some rounds later: once the others are far ahead, nobody is waited for (`_came_late`).",
+        unseen="It begins some rounds later: once the others are far ahead, nobody is waited for (`_is_late`).",
         seen_by=("tests/engine/test_joining.py::test_a_board_starts_when_nobody_is_missing_who_is_worth_waiting_for",),
     ),
     Mutant(
@@ -75,12 +75,12 @@ MUTANTS = (
         "one-word-begins-a-run",
         "a board begins without most of its neighbours because one says that it is far on",
         ROUNDS,
-        (Edit(PEERS + "may_start", "Compare len", "True"),),
+        (Edit(PEERS + "_is_late", "Compare len 0", "False"),),
         {"topology": "complete", "faults": NEVER_COMES},
         unseen="Liars run the algorithm: this one, too, waits for all to come before it sends anything.",
         seen_by=(
             "tests/engine/test_joining.py::"
-            "test_a_round_far_ahead_makes_nobody_begin_before_half_of_its_neighbours_are_there",
+            "test_a_round_far_ahead_is_believed_of_two_and_where_half_of_the_neighbours_are_there",
         ),
     ),
     # -- frames that come early
