@@ -5,8 +5,8 @@ the others were in time, it is for one sender, who may be on a slow link, or may
 for as long as it is let. One round waits for it, for one deadline more, and then one each time
 twice as many have gone by: over R rounds it costs 1 + log2(R) deadlines, whatever it does.
 
-Where there is one sender only, nothing tells a slow link from a liar. It is waited for, but on the
-average for one deadline more a round: over R rounds it costs R + 8."""
+Where there is one sender only, nothing tells a slow link from a liar. In a fleet of three and more
+it is waited for, but on the average for one deadline more a round: over R rounds it costs R + 8."""
 
 from __future__ import annotations
 

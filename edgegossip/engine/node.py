@@ -221,6 +221,17 @@ class NodeEngine:
         awaited = sum(members[j] not in down for j in senders)
         return 2 * len(self.algorithm.waiting_for(self.state)) <= awaited
 
+    @property
+    def waits_for_its_only_one(self) -> bool:
+        """Whether a single neighbour is all that this board can hear in this round. In a fleet of
+        two it is no single one: there are no others whom waiting for it would hold up."""
+        return (
+            self.view is not None
+            and self.view.topology.n > 2
+            and not self.most_are_heard
+            and len(self.algorithm.waiting_for(self.state)) == 1
+        )
+
     def start(self, now_s: float) -> list[Effect]:
         """Begin to look for the neighbours. Call once, before `handle`."""
         self._now_s, self._effects = now_s, []

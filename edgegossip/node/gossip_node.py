@@ -341,8 +341,9 @@ class GossipNode:
         self._arrival_seen = True
         if to_come == 0 or since <= least:
             return False
-        alone = not few and len(self.engine.algorithm.waiting_for(self.engine.state)) == 1
-        return self._extensions.afford(1 / _LOOKS) if alone else self._extensions.allow(few)
+        if not few and self.engine.waits_for_its_only_one:
+            return self._extensions.afford(1 / _LOOKS)
+        return self._extensions.allow(few)
 
     def _wait(self, until_s: float | None) -> None:
         """Block for one event until then at most, and handle it."""
