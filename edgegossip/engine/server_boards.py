@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from edgegossip.agreement import Agreement, difference, outvoted
+from edgegossip.agreement import Agreement, Fact, difference, outvoted
 from edgegossip.gossip.state import Reliance
 from edgegossip.types import NodeId, PeerError, Round, RunError, replace
 
@@ -219,22 +219,29 @@ class Boards:
 class Agreements:
     """Compares what the boards of one run claim, of what all must have alike. What most of those
     state that are there when the run begins counts (who is first may lie), and for those who come
-    later what was stated before; `coordinator` comes before all."""
+    later what most have stated before; `coordinator` comes before all."""
 
     def __init__(self, coordinator: Agreement) -> None:
-        self._said = {"at the coordinator": coordinator}
-        self._heard: dict[str, Agreement] = {}  # of boards, before the run begins
+        self._firm = {"at the coordinator": coordinator}
+        self._said: dict[str, Agreement] = {}  # on boards
         self._settled = False
 
     @property
     def common(self) -> Agreement:
-        """What everybody has alike, as far as anybody stated it."""
-        first = reversed(self._said.values())
-        return Agreement({name: fact for said in first for name, fact in said.facts.items()})
+        """What everybody has alike, as far as anybody stated it. Of sums, which are alike within
+        bounds, the middle: no board can move it to where the others are not alike any more."""
+        stated: dict[str, list[Fact]] = {}
+        for said in self._said.values():
+            for name, fact in said.facts.items():
+                stated.setdefault(name, []).append(fact)
+        common = {name: _middle(facts) for name, facts in stated.items()}
+        for firm in reversed(self._firm.values()):
+            common |= firm.facts
+        return Agreement(common)
 
     def resume(self, common: Agreement) -> None:
         """Go on from what an earlier process had as `common`."""
-        self._said["in this run so far"] = common
+        self._firm["in this run so far"] = common
 
     def take(self, board: NodeId, text: str) -> None:
         """Take in a board's facts, as JSON; "": nothing. What it stated before does not count.
@@ -243,19 +250,27 @@ class Agreements:
         if not text:
             return
         theirs, place = Agreement.from_json(text), f"on {board}"
-        for where, said in self._said.items():
-            if where != place and (differs := difference(theirs, said, place, where)):
+        for where, firm in self._firm.items():
+            if differs := difference(theirs, firm, place, where):
                 raise PeerError(differs)
-        (self._said if self._settled else self._heard)[place] = theirs
+        others = {where: said for where, said in self._said.items() if where != place}
+        if self._settled and (differs := outvoted(others | {place: theirs}).get(place, "")):
+            raise PeerError(differs)
+        self._said[place] = theirs
 
     def settle(self, boards: Iterable[NodeId]) -> dict[NodeId, str]:
         """Begin the run; return whom of `boards`, in the order of the run, it goes on without, and
         why."""
-        heard = {place: self._heard[place] for name in boards if (place := f"on {name}") in self._heard}
-        found = outvoted(heard)
-        self._said |= {place: said for place, said in heard.items() if place not in found}
+        said = {place: self._said[place] for name in boards if (place := f"on {name}") in self._said}
+        found = outvoted(said)
+        self._said = {place: facts for place, facts in said.items() if place not in found}
         self._settled = True
         return {place.removeprefix("on "): why for place, why in found.items()}
+
+
+def _middle(stated: Sequence[Fact]) -> Fact:
+    """Return what all state; of numbers, which may differ a little, the median of each."""
+    return np.median(np.array(stated), axis=0).tolist() if isinstance(stated[0], list) else stated[0]
 
 
 @dataclass(frozen=True, slots=True)

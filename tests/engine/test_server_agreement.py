@@ -118,6 +118,28 @@ def test_a_board_may_come_again_with_another_word_while_nobody_else_has_said_it(
     assert agreements.common == Agreement(facts)
 
 
+@pytest.mark.parametrize("order", ["abcde", "ecbad"])  # e lies
+def test_one_board_at_the_edge_of_what_is_alike_keeps_no_other_out_that_comes_back(order: str) -> None:
+    """Sums of the first model are alike within a thousandth, so e may be alike with most, and not
+    with c."""
+
+    def sums(start: float) -> str:
+        return Agreement({"start": [start] * 3}).to_json()
+
+    honest = {"a": 100.0, "b": 100.00005, "c": 99.9999, "d": 100.0001}
+    agreements = Agreements(Agreement({}))
+    for name in order:
+        agreements.take(name, sums((honest | {"e": 100.1001001}).get(name, 0.0)))
+    assert agreements.settle(order) == {}
+    after_a_restart = Agreements(Agreement({}))
+    after_a_restart.resume(agreements.common)
+    for name, start in honest.items():
+        agreements.take(name, sums(start))
+        after_a_restart.take(name, sums(start))
+    with pytest.raises(PeerError, match=r"the first model is \[101, 101, 101\] on f"):
+        agreements.take("f", sums(101.0))
+
+
 def test_a_name_that_is_not_expected_decides_nothing() -> None:
     run = said(Run(join_s=1e9), board_1=NINE, board_2=NINE)
     run.boards[0].name, run.boards[0].agreement = "eve", EIGHT.to_json()

@@ -432,7 +432,7 @@ MUTANTS = (
         "server-own-word-counts",
         "a board that comes again with the right data is refused for what it said before",
         GOSSIP,
-        (Edit(AGREEMENTS + "take", "BoolOp", "$1"),),
+        (Edit(AGREEMENTS + "take", "BinOp", "{place + ' before': self._said.get(place, theirs), **$0, **$1}"),),
         options("other-labels@0-2:1,late-join@0-4:0", nodes=2),
     ),
     Mutant(
@@ -446,7 +446,7 @@ MUTANTS = (
         "server-agreement-forgotten",
         "a coordinator that goes on does not know any more what its boards had alike",
         GOSSIP,
-        (Edit(AGREEMENTS + "resume", "stmt _said", "pass"),),
+        (Edit(AGREEMENTS + "resume", "stmt _firm", "pass"),),
         options("other-labels@1-30:1,coordinator-kill=3"),
     ),
     Mutant(
