@@ -49,6 +49,7 @@ _SAY_VALUE_ONLY = (
     "data.name",
     "attack.kind",
 )
+AROUND = (attack.PREFIX, link.PREFIX, heat.PREFIX)  # of keys that are no recipe's
 _CASE_KEYS = ("name", "seeds", "sweep")
 _FILE_KEYS = ("seeds", "set", "case")
 
@@ -198,10 +199,9 @@ def make_cases(
         for rank, seed in enumerate(seeds or variant.seeds or plan.seeds or (base.run.seed,)):
             try:
                 chosen = {**plan.common, **settings, "run.seed": seed}
-                around = (attack.PREFIX, link.PREFIX, heat.PREFIX)
-                recipe = with_settings(base, {k: v for k, v in chosen.items() if not k.startswith(around)})
+                recipe = with_settings(base, {k: v for k, v in chosen.items() if not k.startswith(AROUND)})
                 of_attack, of_link, of_heat = (
-                    {k.removeprefix(p): v for k, v in chosen.items() if k.startswith(p)} for p in around
+                    {k.removeprefix(p): v for k, v in chosen.items() if k.startswith(p)} for p in AROUND
                 )
                 liars, links = Attack.of(of_attack, recipe), LinkModel.of(of_link)
                 hot = HeatModel.of(of_heat, recipe)

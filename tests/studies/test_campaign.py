@@ -137,6 +137,12 @@ def test_the_command_prints_one_document(tmp_path, capsys):
     assert "[1/1] the recipe as it is, seed 1: accuracy" in err
 
 
+def test_keys_of_a_study_may_be_set_for_all_cases(capsys):
+    with pytest.raises(SystemExit):
+        main(["study", "quickstart-gossip", "--set", "attack.kind=sign-flip", "--set", "attack.boards=9"])
+    assert "attack.boards = 9: one of the boards is honest; the nearest is 3" in capsys.readouterr().err
+
+
 def test_a_folder_takes_one_study_at_a_time(tmp_path):
     with ResultStore(tmp_path / FILE, "study"), pytest.raises(HostError, match="another study is at work"):
         run(asked(tmp_path), quiet, quiet)

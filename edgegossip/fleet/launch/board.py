@@ -13,7 +13,7 @@ import click
 from edgegossip import codecs, training
 from edgegossip import recipe as recipes
 from edgegossip.fleet.launch.outputs import Outputs
-from edgegossip.fleet.launch.preflight import FLEET, FLOWER_HINT, TORCH_HINT, notices, require
+from edgegossip.fleet.launch.preflight import FLEET, FLOWER_HINT, TORCH_HINT, require, tell
 from edgegossip.fleet.launch.run_folders import conclude, instance_of, unfinished
 from edgegossip.mesh import address as addresses
 from edgegossip.node.main import (
@@ -31,7 +31,6 @@ from edgegossip.recipe import Recipe
 from edgegossip.telemetry.machine import environment
 from edgegossip.telemetry.run_folder import RunFolder
 from edgegossip.telemetry.sinks import RecordSink
-from edgegossip.training.check import data_notice
 from edgegossip.training.data import Board
 from edgegossip.types import EXIT_OK, EXIT_RUIN, ConfigError, NodeId
 
@@ -60,8 +59,6 @@ def run_member(
         names = bootstrap.read_members(members or "")
         instance = partial(_instance, names, options, fresh)
         entry = bootstrap.found(recipes.load(recipe, settings), options.name, names, security, instance)
-        for notice in notices(entry.recipe):
-            click.echo(f"!! {notice}", err=True)
     return run_board(entry.recipe, replace(options, joined=entry), fresh=fresh, outputs=outputs)
 
 
@@ -142,8 +139,7 @@ def run_board(recipe: Recipe, options: NodeOptions, *, fresh: bool = False, outp
     if recipe.run.mode == "gossip":
         make_algorithm(recipe)
     training.check(recipe, _own_board(recipe, options))
-    if notice := data_notice(recipe):
-        click.echo(f"!! {notice}", err=True)
+    tell(recipe)
     before = None if fresh else _before(recipe, options)
     if recipe.run.mode == "gossip":
         options = replace(options, resume=before)  # so that it is known that this board was in the run

@@ -21,7 +21,7 @@ from edgegossip.fleet.launch.fork_server import ForkServer
 from edgegossip.fleet.launch.gossip import LocalRun, spawn_board, start_fork_server
 from edgegossip.fleet.launch.identities import credentials, find_fleet
 from edgegossip.fleet.launch.outputs import Outputs
-from edgegossip.fleet.launch.preflight import FLEET, check_exposure, preflight_server, unused_notice, wait_for_port
+from edgegossip.fleet.launch.preflight import FLEET, check_exposure, preflight_server, tell, wait_for_port
 from edgegossip.fleet.launch.run_folders import (
     conclude,
     has_checkpoints,
@@ -74,8 +74,7 @@ def run_coordinator(recipe: Recipe, options: CoordinatorOptions) -> int:
         options = _with_names(recipe, options)
     members = _named(recipe, options.boards)
     preflight_server(recipe, members)
-    if notice := unused_notice(recipe):
-        click.echo(f"!! {notice}", err=True)
+    tell(recipe)
     check_exposure(options.host, options.insecure or identity is not None)
     secure = None if identity is None else credentials(identity)
     if options.port:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import click
 import numpy as np
 
 from edgegossip import codecs, gossip, training
@@ -85,6 +86,12 @@ def notices(recipe: Recipe) -> list[str]:
     )
     said = [notice for look in every if (notice := look(recipe))]
     return said + training.conversion_notices(recipe)
+
+
+def tell(recipe: Recipe) -> None:
+    """Say so where a person starts the run, or a board of it."""
+    for notice in notices(recipe):
+        click.echo(f"!! {notice}", err=True)
 
 
 def unused_notice(recipe: Recipe) -> str:

@@ -25,6 +25,7 @@ from edgegossip.fleet.launch.preflight import (
     notices,
     own_boards,
     preflight,
+    tell,
 )
 from edgegossip.fleet.launch.probe import Joined, misfit, probe
 from edgegossip.fleet.launch.run_folders import conclude, make_folder, shown_when_it_fails
@@ -141,8 +142,7 @@ def trained(
         if not quiet:
             into = seen_from_here(folder.path)
             click.echo(f"{recipe.run.name}: {len(members)} boards, {recipe.run.rounds} rounds, into {into}")
-            for notice in notices(recipe):
-                click.echo(f"!! {notice}", err=True)
+            tell(recipe)
         resumable = lasting and recipe.checkpoint.every > 0
         with shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json, resumable=resumable):
             _train(recipe, members, run_id, folder, outputs, quiet=quiet, averages=alone or not recipe.run.script)

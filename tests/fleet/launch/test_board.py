@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -74,6 +75,25 @@ def test_the_same_command_goes_on_and_says_so(how: str, found: Found, tmp_path: 
     first, second, fresh = found
     assert second == (first[0], how != "server") and not first[1]
     assert fresh[0] != first[0] and not fresh[1]
+
+
+@pytest.mark.parametrize("how", [*COMMANDS, "follower"])
+def test_what_to_know_of_a_run_is_said_once(
+    how: str, found: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez(tmp_path / "data.npz", train_inputs=np.eye(8, dtype=np.float32), train_targets=np.arange(8) % 2)
+    sets = ["training.batch_size=1", "training.local_steps=1", "data.name=npz", f"data.dir={tmp_path}", "run.nodes=3"]
+    members = ("pi-01", "pi-02", "pi-03")
+    gossip, server = (recipes.load(f"quickstart-{mode}", sets) for mode in ("gossip", "server"))
+    monkeypatch.setattr(bootstrap, "join", lambda *_: bootstrap.found(gossip, "pi-02", members, None))
+    monkeypatch.setattr(bootstrap, "follow", lambda *_: (server, members))
+    command = COMMANDS.get(how, ("--coordinator", "127.0.0.1:1"))
+    own = [word for setting in sets for word in ("--set", setting)] if command[0].startswith("quickstart") else []
+    if how == "server":
+        own += ["--boards", ",".join(members)]
+    said = start(tmp_path / "runs", *command, *own)
+    assert said.count("!! each message is made of 1 example, and whoever gets it can read them out of it") == 1
+    assert said.count("!! data.partition = iid: every board must find the same data in data.dir") == 1
 
 
 def test_a_run_that_is_over_or_another_is_not_taken(found: Found, tmp_path: Path) -> None:

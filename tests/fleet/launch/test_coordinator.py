@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("flwr", reason="server mode is an extra: pip install '.[server]'")
 
 from edgegossip import recipe as recipes
-from edgegossip.fleet.launch.coordinator import CoordinatorOptions, _with_names
+from edgegossip.fleet.launch.coordinator import CoordinatorOptions, _with_names, run_coordinator
 from edgegossip.fleet.launch.identities import credentials, find_fleet
 from edgegossip.fleet.store import Fleet
 from edgegossip.security.identity import Identity
@@ -47,6 +47,16 @@ def test_a_fleet_folder_is_found_and_gets_one_coordinator(fleet: Path) -> None:
     (found / "crl.pem").write_bytes((fleet / "crl.pem").read_bytes())
     with pytest.raises(ConfigError, match="the certificate of the-coordinator was revoked"):
         credentials(found)
+
+
+def test_who_starts_one_reads_what_messages_give_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe = recipes.load("quickstart-server", ["training.batch_size=1", "training.local_steps=1"])
+    with pytest.raises(ConfigError, match="lets everybody on that network join"):
+        run_coordinator(recipe, _options())
+    assert capsys.readouterr().err.count("!! each message is made of 1 example, and whoever gets it") == 1
 
 
 def test_without_a_fleet_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
