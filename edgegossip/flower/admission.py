@@ -40,7 +40,7 @@ from typing import Any
 
 from edgegossip.flower.connection import ASK_DOMAIN, KEY_DOMAIN
 from edgegossip.security import tls
-from edgegossip.security.admission import REVOKED, Admission
+from edgegossip.security.admission import Admission, shut_out
 from edgegossip.security.limits import RateLimitedLog, TokenBuckets, host_of, network_of
 from edgegossip.telemetry.records import Value
 from edgegossip.types import EdgegossipError, NodeId, PeerError
@@ -254,7 +254,7 @@ class AdmissionController:
             self._send({"out": key})
             del self._admitted[key]
         for name in sorted({a.name for a in gone.values()} - {a.name for a in self._admitted.values()}):
-            self._lose(name, REVOKED)
+            self._lose(name, shut_out(name))
 
     def _log_refusal(self, address: str, why: str, board: NodeId = "") -> None:
         who = board or network_of(address)

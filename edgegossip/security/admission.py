@@ -14,12 +14,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from edgegossip.security.identity import Identity, OtherFleet
+from edgegossip.security.identity import Identity, OtherFleet, RevokedSigner
 from edgegossip.security.names import Role, Subject
 from edgegossip.security.tls import out_of_date, peer_of
 from edgegossip.types import EdgegossipError, NodeId, PeerError
 
 REVOKED = "its certificate was revoked"
+
+
+def shut_out(board: NodeId) -> str:
+    """Say of a board whose certificate was revoked what that means, and how it comes back."""
+    return (
+        f"the certificate of {board} was revoked, so it is shut out until it has a new one "
+        f"(`edgegossip fleet add {board}`, and copy the folder to it)"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +132,8 @@ class Admission:
             subject, certificate = self.identity.signer(role, data, signature)
         except OtherFleet:  # in the words that TLS has for it
             raise PeerError("its certificate is of another fleet") from None
+        except RevokedSigner as error:
+            raise PeerError(shut_out(error.name)) from None
         begin_s, end_s = certificate.valid
         if not begin_s <= (now_s := self.clock()) <= end_s:
             dates = out_of_date(now_s > end_s, now_s, subject.name)

@@ -40,6 +40,14 @@ class OtherFleet(PeerError):
     """Raised for a signature whose certificate another authority issued."""
 
 
+class RevokedSigner(PeerError):
+    """Raised for a signature whose certificate was revoked."""
+
+    def __init__(self, name: NodeId) -> None:
+        super().__init__(f"a signature of {name}, whose certificate was revoked")
+        self.name = name
+
+
 class Revocations:
     """Holds the revocation list that a member goes by: the newest that its fleet's authority
     signed, wherever it came from. An older one, or one that somebody else signed, changes nothing.
@@ -189,7 +197,7 @@ class Identity:
         if who not in (subject.role, None if who in ROLES or subject.role != "board" else subject.name):
             raise PeerError(f"a signature of {subject.name} ({subject.role}), where that of {who} is due")
         if self.revocations.revoked(signer.serial):
-            raise PeerError(f"a signature of {subject.name}, whose certificate was revoked")
+            raise RevokedSigner(subject.name)
         if not certificates.verify(signer, _DOMAIN + data, signature[2 + length :]):
             raise PeerError(f"a signature of {subject.name} that does not fit what was signed")
         return subject, signer
