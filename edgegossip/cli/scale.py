@@ -146,7 +146,7 @@ class PlanCommand:
 @command(PlanCommand)
 def plan(options: PlanCommand) -> int:
     """Work out bytes and seconds of a round of RECIPE, or of your own SCRIPT, on a fleet, memory of
-    a board, what limits it, and the codec that is faster.
+    a board and how much others can make it keep, what limits it, and the codec that is faster.
 
     \b
     Examples:

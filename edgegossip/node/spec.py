@@ -19,6 +19,7 @@ from edgegossip.gossip.order import with_order
 from edgegossip.gossip.robust import with_robust_mixing
 from edgegossip.layout import Layout
 from edgegossip.mesh.base import MeshLimits
+from edgegossip.mesh.shelf import most_bytes
 from edgegossip.recipe import Recipe
 from edgegossip.security.names import check_name
 from edgegossip.training.base import require_gradient_steps
@@ -132,6 +133,12 @@ def frame_limit(layout: Layout, bodies: int = 1) -> int:
     """Return the size of the largest frame that a board of this run may send: head, codec
     parameters and small numbers around so many bodies."""
     return HEADER_BYTES + Limits.of(layout, bodies).max_body_bytes + 4096
+
+
+def message_memory(recipe: Recipe, layout: Layout) -> int:
+    """Return how many bytes of a board's memory messages of this gossip run take at most, whatever
+    members send."""
+    return most_bytes(frame_limit(layout, make_algorithm(recipe).bodies))
 
 
 def make_algorithm(recipe: Recipe) -> GossipAlgorithm[Any]:

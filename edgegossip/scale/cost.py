@@ -21,8 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from edgegossip.layout import Layout
 from edgegossip.memory import SPOOL_BYTES
-from edgegossip.mesh.shelf import most_bytes
-from edgegossip.node.spec import frame_limit, make_algorithm
+from edgegossip.node.spec import message_memory
 from edgegossip.recipe import Recipe
 from edgegossip.training import models, require_recipe
 from edgegossip.training.data import Description, describe
@@ -127,5 +126,5 @@ def _exchange_bytes(recipe: Recipe, layout: Layout, neighbours: int, message_byt
     vectors = 3 + (neighbours + 1 if recipe.run.mode == "gossip" else 1) + (1 if recipe.checkpoint.every else 0)
     messages = 2 * max(1, neighbours) * message_bytes if message_bytes <= SPOOL_BYTES else 0  # else in files
     if recipe.run.mode == "gossip":
-        messages = min(messages, most_bytes(frame_limit(layout, make_algorithm(recipe).bodies)))  # too
+        messages = min(messages, message_memory(recipe, layout))  # too
     return 4 * layout.size * vectors + messages

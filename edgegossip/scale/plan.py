@@ -27,8 +27,7 @@ from edgegossip.gossip.base import Says
 from edgegossip.gossip.fragments import cut
 from edgegossip.layout import Layout
 from edgegossip.mesh.base import MeshLimits
-from edgegossip.mesh.shelf import most_bytes
-from edgegossip.node.spec import default_members, frame_limit, make_algorithm, make_topology
+from edgegossip.node.spec import default_members, make_algorithm, make_topology, message_memory
 from edgegossip.recipe import Recipe, with_settings
 from edgegossip.report.table import in_columns
 from edgegossip.report.units import bytes_text, seconds_text
@@ -357,7 +356,7 @@ def plan(recipe: Recipe, fleet: FleetProfile, count: int | None = None) -> dict[
         "codecs": [asdict(other) for other in alternatives],
         "step_s": None if script else max(p.compute_s for p in parts[: len(case.boards)]) / recipe.training.local_steps,
         "kinds": _kinds(case, parts, memory),
-        "most_message_bytes": None if case.server else most_bytes(frame_limit(layout, make_algorithm(recipe).bodies)),
+        "most_message_bytes": None if case.server else message_memory(recipe, layout),
         "fits": all(memory <= board.memory_bytes for board in case.boards),
         "notices": list(notices),
     }

@@ -234,6 +234,26 @@ def test_what_waits_for_peers_that_take_nothing_is_hardly_memory(
     assert not lies_in_file(waiting.send(body)[-1])
 
 
+@pytest.mark.parametrize("senders", [1, 2, 7, 63])
+def test_what_plan_and_doctor_say_that_messages_take_is_what_they_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, senders: int
+) -> None:
+    """Both ways at once, with all that members can send and nothing that they take."""
+    monkeypatch.setattr(shelf, "_SPARE_TO_SEND_BYTES", FRAME // 2)
+    board, waiting = Board(Spool(tmp_path), senders), Waiting(Spool(tmp_path))
+    for size in (FRAME, SMALL - 1, 1):
+        for k in range(senders):
+            count = -1
+            while count < len(board.frames):
+                count = len(board.frames)
+                if count < 2000:
+                    board.get(f"s{k}", bytes(size))
+    for k in range(20):
+        waiting.send(bytes([k]) * (FRAME // 2))
+    taken, most = board.memory_bytes + waiting.memory_bytes, shelf.most_bytes(FRAME) - SMALL_ROOM  # of what waits small
+    assert 0.8 * most < taken <= most
+
+
 def test_frames_for_a_peer_that_takes_nothing_arrive_when_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

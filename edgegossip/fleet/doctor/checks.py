@@ -197,6 +197,15 @@ def memory(facts: Facts) -> Iterator[DoctorFinding]:
         yield DoctorFinding("warning", "memory", text)
 
 
+def messages(most_bytes: int, available_bytes: int | None) -> DoctorFinding:
+    """Say how much memory a recipe's messages take, and whether it is there."""
+    text = f"messages take at most {most_bytes / 1e6:,.0f} MB of memory, whatever boards send"
+    if available_bytes is None or available_bytes >= _LITTLE_MEMORY + most_bytes:
+        return DoctorFinding("good", "memory", text)
+    free = f"{available_bytes / 1e6:,.0f} MB are free for them and the board itself"
+    return DoctorFinding("warning", "memory", f"{text}, and {free}: stop what else is running, or take a smaller model")
+
+
 def network(facts: Facts) -> Iterator[DoctorFinding]:
     """Look at the interfaces that are up: MTU, and the level of the signal."""
     for interface in facts.interfaces:
@@ -285,12 +294,15 @@ def visit(
     ports: Sequence[int],
     peers: Sequence[tuple[str, int]],
     device: Callable[[], str] | None,
+    message_bytes: int | None = None,
 ) -> dict[str, Any]:
     """Return the document of `doctor --json`. `links` is this machine's row of the fleet's
     bandwidth matrix. `device` computes a little where the board is to train, and says where that
-    is."""
+    is; `message_bytes` is the memory that messages take there at most."""
     facts = gather(folder=folder)
     found = examine(facts)
+    if message_bytes is not None:
+        found.append(messages(message_bytes, facts.available_bytes))
     if device is not None:
         found += _of_device(device)
     if identity is not None:

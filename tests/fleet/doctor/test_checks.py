@@ -136,6 +136,14 @@ def test_what_a_link_says():
     assert [f.level for f in checks.peer("pi-2:7733", fine, {"edgegossip": "0.2"}, 1500)] == ["good"]
 
 
+@pytest.mark.parametrize(("free", "level"), [(3_000_000_000, "good"), (None, "good"), (500_000_000, "warning")])
+def test_how_much_memory_messages_take_at_most_is_said_and_has_to_be_there(free: int | None, level: str) -> None:
+    found = checks.messages(250_000_000, free)
+    assert (found.level, found.about) == (level, "memory")
+    assert found.text.startswith("messages take at most 250 MB of memory, whatever boards send")
+    assert ("and 500 MB are free" in found.text) == (level == "warning")
+
+
 def test_facts_come_from_the_tree(tmp_path):
     root = plant("raspberry-pi-4", tmp_path)
     (root / "proc/net").mkdir(parents=True)

@@ -126,6 +126,7 @@ def test_the_recipes_device_is_tried(monkeypatch):
     told = json.loads(runner.invoke(cli, [*asked, "--set", "training.device=cpu"]).output)
     (found,) = [f for f in told["findings"] if f["about"] == "device"]
     assert found["level"] == "good" and found["text"].endswith("trains on cpu")
+    assert any(f["text"].startswith("messages take at most 67 MB of memory") for f in told["findings"])
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
