@@ -32,7 +32,7 @@ from click.testing import CliRunner
 from edgegossip import recipe
 from edgegossip.cli.main import cli
 from edgegossip.scale.devices import load_fleet
-from edgegossip.studies.cases import StudyPlan, make_cases, parse_sweep, product, read_file
+from edgegossip.studies.cases import StudyPlan, make_cases, of_recipe, parse_sweep, product, read_file
 from edgegossip.types import EdgegossipError
 from tests.e2e.played import played
 from tests.test_documentation import CURRENT, ROOT
@@ -116,10 +116,12 @@ def unknown(line: str) -> str:
         named = str(context.params.get("recipe"))
         known = named if named in recipe.names() else "quickstart-gossip"
         if any("--set" in param.opts for param in command.params):
-            chosen = recipe.load(known, context.params.get("settings") or ())
-            if "sweeps" in context.params:
+            settings, is_study = context.params.get("settings") or (), "sweeps" in context.params
+            chosen = recipe.load(known, of_recipe(settings) if is_study else settings)
+            if is_study:
                 file = context.params["sweep_file"]
                 plan = read_file(file) if file and not file.endswith(".toml") else StudyPlan()
+                plan = plan.below(dict(map(recipe.parse_setting, settings)))
                 make_cases(chosen, plan, product(map(parse_sweep, context.params["sweeps"])))
     except (click.UsageError, EdgegossipError) as error:
         return str(error)

@@ -67,7 +67,7 @@ def study(options: StudyCommand) -> int:
     """
     from edgegossip import recipe as recipes
     from edgegossip.studies.campaign import StudyOptions, run
-    from edgegossip.studies.cases import AROUND, StudyPlan, parse_seeds, parse_sweep, read_file
+    from edgegossip.studies.cases import StudyPlan, of_recipe, parse_seeds, parse_sweep, read_file
 
     def warn(text: str) -> None:
         click.echo(text, err=True)
@@ -75,7 +75,7 @@ def study(options: StudyCommand) -> int:
     asked = chosen(
         options,
         StudyOptions,
-        recipe=recipes.load(options.recipe, [s for s in options.settings if not s.startswith(AROUND)]),
+        recipe=recipes.load(options.recipe, of_recipe(options.settings)),
         sweeps=[parse_sweep(text) for text in options.sweeps],
         listed=(read_file(options.sweep_file) if options.sweep_file else StudyPlan()).below(
             dict(recipes.parse_setting(setting) for setting in options.settings)

@@ -49,7 +49,7 @@ _SAY_VALUE_ONLY = (
     "data.name",
     "attack.kind",
 )
-AROUND = (attack.PREFIX, link.PREFIX, heat.PREFIX)  # of keys that are no recipe's
+_AROUND = (attack.PREFIX, link.PREFIX, heat.PREFIX)  # of keys that are no recipe's
 _CASE_KEYS = ("name", "seeds", "sweep")
 _FILE_KEYS = ("seeds", "set", "case")
 
@@ -102,6 +102,11 @@ class StudyPlan:
     def below(self, settings: Settings) -> StudyPlan:
         """Return the plan with these in place of what every case had; a case's own stay above."""
         return replace(self, common={**self.common, **settings})
+
+
+def of_recipe(settings: Iterable[str]) -> list[str]:
+    """Return those of the settings "key=value" that are a recipe's, and not a study's own."""
+    return [setting for setting in settings if not setting.startswith(_AROUND)]
 
 
 def parse_sweep(text: str) -> tuple[str, list[Any]]:
@@ -199,9 +204,9 @@ def make_cases(
         for rank, seed in enumerate(seeds or variant.seeds or plan.seeds or (base.run.seed,)):
             try:
                 chosen = {**plan.common, **settings, "run.seed": seed}
-                recipe = with_settings(base, {k: v for k, v in chosen.items() if not k.startswith(AROUND)})
+                recipe = with_settings(base, {k: v for k, v in chosen.items() if not k.startswith(_AROUND)})
                 of_attack, of_link, of_heat = (
-                    {k.removeprefix(p): v for k, v in chosen.items() if k.startswith(p)} for p in AROUND
+                    {k.removeprefix(p): v for k, v in chosen.items() if k.startswith(p)} for p in _AROUND
                 )
                 liars, links = Attack.of(of_attack, recipe), LinkModel.of(of_link)
                 hot = HeatModel.of(of_heat, recipe)
