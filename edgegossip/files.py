@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import secrets
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -144,6 +145,14 @@ def read_text(path: Path) -> str:
         return decoded(path.read_bytes())
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return what a text in TOML says. Raises ValueError, and nothing else, for any other text."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("brackets in brackets without end") from None
 
 
 def text_of(given: str, what: str) -> tuple[str, str]:

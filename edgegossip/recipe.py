@@ -14,7 +14,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any
 import tomli_w
 
 from edgegossip.choices import did_you_mean, hints_of
-from edgegossip.files import read_text
+from edgegossip.files import parse_toml, read_text
 from edgegossip.options import Option, as_toml, option, options_of
 from edgegossip.types import ConfigError
 
@@ -727,8 +726,8 @@ def _read(source: str) -> str:
 
 def _parse(text: str, source: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return parse_toml(text)
+    except ValueError as error:
         raise ConfigError(f"{source} is not valid TOML: {error}") from None
 
 
@@ -761,8 +760,8 @@ def parse_setting(setting: str) -> tuple[str, Any]:
 def parse_value(text: str) -> Any:
     """Parse a TOML value; a bare word is a string, so that --set model.name=cnn needs no quotes."""
     try:
-        return tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"v = {text}")["v"]
+    except ValueError:
         return text
 
 

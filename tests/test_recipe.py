@@ -90,6 +90,14 @@ def test_a_recipe_in_utf_16_without_a_mark_is_named(tmp_path) -> None:
         recipe.load(str(tmp_path / "r.toml"))
 
 
+@pytest.mark.parametrize("text", ["run = " + "[" * 5000, "run = " + "{a = " * 5000, "run = " + "1" * 5000])
+def test_what_a_reader_of_toml_cannot_bear_is_a_mistake_of_the_recipe(tmp_path, text: str) -> None:
+    (tmp_path / "r.toml").write_text(text)
+    with pytest.raises(ConfigError, match="is not valid TOML: (brackets in brackets|Exceeds the limit)"):
+        recipe.load(str(tmp_path / "r.toml"))
+    assert recipe.parse_value(text) == text
+
+
 def test_broken_toml_names_the_line(tmp_path) -> None:
     (tmp_path / "r.toml").write_text("[run\n")
     with pytest.raises(ConfigError, match="is not valid TOML: .*line 1"):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import time
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgegossip import recipe as recipes
 from edgegossip.choices import did_you_mean
-from edgegossip.files import read_text
+from edgegossip.files import parse_toml, read_text
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership.manifest import Manifest
@@ -251,8 +250,8 @@ def _read_recipe(text: str) -> Recipe:
     try:
         if any(line.count(".") > _DOTS for line in text.split("\n")):
             raise ValueError(f"a line with more than {_DOTS} dots")  # tomllib takes minutes for a.a.a.a...
-        recipe = recipes.from_dict(tomllib.loads(text))
-    except (ConfigError, ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
+        recipe = recipes.from_dict(parse_toml(text))
+    except (ConfigError, ValueError) as error:
         why = printable(str(error), 300)
         raise PeerError(f"the run's recipe cannot be used: {why}; install the same edgegossip on all boards") from error
     return replace(recipe, run=replace(recipe.run, script_args=[]), data=replace(recipe.data, dir=""))

@@ -16,7 +16,6 @@ are of plain float32 bytes: encoding takes 4 bytes a value in, decoding gives 4 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -26,7 +25,7 @@ from typing import Any
 import tomli_w
 
 from edgegossip.choices import did_you_mean
-from edgegossip.files import read_text
+from edgegossip.files import parse_toml, read_text
 from edgegossip.options import REQUIRED, filled, option
 from edgegossip.types import ConfigError
 
@@ -242,11 +241,13 @@ def _read(source: str, folder: Path, what: str, known: list[str]) -> tuple[dict[
         near = did_you_mean(source, known)
         raise ConfigError(f"no {what} named {source}{near} (there are: {', '.join(known)}; or a path to a .toml file)")
     try:
-        return tomllib.loads(read_text(path)), path.stem
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+        text = read_text(path)
     except ValueError as error:
         raise ConfigError(f"cannot read {what} {path}: {error}") from None
+    try:
+        return parse_toml(text), path.stem
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
 def _check_sources(what: str, document: Mapping[str, Any], sources: Mapping[str, str]) -> None:

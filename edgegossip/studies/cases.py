@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.choices import did_you_mean
-from edgegossip.files import read_text
+from edgegossip.files import parse_toml, read_text
 from edgegossip.recipe import NetworkSection, Recipe, canonical_toml, parse_value, with_settings
 from edgegossip.studies import attack, heat, link
 from edgegossip.studies.attack import Attack
@@ -168,9 +167,10 @@ def read_file(source: str) -> StudyPlan:
         except ValueError as error:
             raise ConfigError(f"cannot read the sweep file {path}: {error}") from None
     try:
-        return plan_of(tomllib.loads(text), source)
-    except tomllib.TOMLDecodeError as error:
+        document = parse_toml(text)
+    except ValueError as error:
         raise ConfigError(f"{source} is not valid TOML: {error}") from None
+    return plan_of(document, source)
 
 
 def plan_of(document: Mapping[str, Any], source: str) -> StudyPlan:

@@ -41,7 +41,7 @@ def read_results(path: Path) -> dict[str, Result]:
 def _parsed(line: bytes) -> Result | None:
     try:
         result = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     whole = (
         isinstance(result, dict) and isinstance(result.get("key"), str) and result.get("state") in ("done", "failed")

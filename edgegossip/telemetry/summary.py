@@ -33,13 +33,13 @@ What is not known is null, never 0. A board that was lost keeps its own figures 
 from __future__ import annotations
 
 import re
-import tomllib
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from edgegossip.files import parse_toml
 from edgegossip.telemetry.clocks import AFTERWARDS, OF_THE_RUN, Clocks
 from edgegossip.telemetry.clocks import COORDINATOR as COORDINATOR
 from edgegossip.telemetry.records import (
@@ -204,8 +204,8 @@ def recipe_of(run: RunData) -> dict[str, Any]:
     """Return the run's resolved recipe as plain tables; empty when there is none that can be
     read."""
     try:
-        return tomllib.loads(run.recipe_toml or "")
-    except tomllib.TOMLDecodeError:
+        return parse_toml(run.recipe_toml or "")
+    except ValueError:
         return {}
 
 

@@ -141,6 +141,7 @@ def test_what_is_wrong_in_a_board_is_named(board, old, new, said):
         ('title = "x"\nboards = [["raspberry-pi-4", 2]]\nlink = 3', "must be a table"),
         ('title = "x"\nboards = [["raspberry-pi-4", 2]]\naccelerated = 1', "must be true or false"),
         ("title =", "is not valid TOML"),
+        ("title = " + "[" * 5000, "is not valid TOML: brackets in brackets"),
     ],
 )
 def test_what_is_wrong_in_a_fleet_is_named(tmp_path, text, said):

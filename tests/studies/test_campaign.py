@@ -150,7 +150,14 @@ def test_a_folder_takes_one_study_at_a_time(tmp_path):
 
 def test_lines_that_are_no_results_are_passed_over(tmp_path):
     whole = {"key": "a", "state": "done"}
-    lines = [b"garbage", b"3", b'{"key": 3, "state": "done"}', b'{"key": "b"}', json.dumps(whole).encode()]
+    lines = [
+        b"garbage",
+        b"[" * 100_000,
+        b"3",
+        b'{"key": 3, "state": "done"}',
+        b'{"key": "b"}',
+        json.dumps(whole).encode(),
+    ]
     (tmp_path / FILE).write_bytes(b"\n".join(lines))
     assert read_results(tmp_path / FILE) == {"a": whole}
     with ResultStore(tmp_path / FILE, "study") as results:

@@ -135,6 +135,7 @@ def test_what_is_asked_for_goes_above_a_files_common_settings_and_below_a_cases_
         ("[[case]]\nsweep = { data.skew = 0.5 }", "must be a list of values"),
         ("[[case]]\nname = 3", "must be text"),
         ("[[case", "is not valid TOML"),
+        ("seeds = " + "[" * 5000, "is not valid TOML: brackets in brackets"),
     ],
 )
 def test_a_malformed_file_is_one_sentence(tmp_path, text, words):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from edgegossip.telemetry.clocks import Clocks
 from edgegossip.telemetry.records import PARTS, EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, read_run
-from edgegossip.telemetry.summary import Summary, beside, summarise, summarise_records
+from edgegossip.telemetry.summary import Summary, beside, recipe_of, summarise, summarise_records
 
 HEAD = {"run": "r", "mode": "gossip", "rounds_asked": 2}
 KEYS = "run mode nodes rounds accuracy loss seconds sent_bytes bits_per_value time_s failed_nodes"
@@ -339,3 +340,9 @@ def test_for_how_long_a_run_stood_still_before_it_was_resumed_is_in_no_time(stil
     rounds = [_round(node, k, t_s) for node in nodes for k, t_s in enumerate((4.0, 8.0))]
     document = summarise_records(HEAD, ["a"], rounds, [*events, _end("a", t_s=9.0)])
     assert document["seconds"] == 9.0 and document["resumes"] == [{"t_s": 5.0, "rounds": 1}]
+
+
+@pytest.mark.parametrize("text", ["[run\n", "run = " + "[" * 5000, "run = " + "1" * 5000, "\x00"])
+def test_a_recipe_that_cannot_be_read_leaves_the_rest_of_the_run(tmp_path: Path, text: str) -> None:
+    (tmp_path / "recipe.toml").write_text(text)
+    assert recipe_of(read_run(tmp_path)) == {}
