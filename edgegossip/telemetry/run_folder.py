@@ -41,6 +41,7 @@ _SAME_SECOND = 1000  # folders of one name that may start in the same second
 _CLAIMS = 200  # tries to lock a folder that somebody looks at just then
 # What a run writes is far below. Folders come from boards, and from other people.
 MAX_DOCUMENT_BYTES = 32 << 20
+MAX_VALUES = 1_000_000  # in one; each may take a hundred bytes of memory
 
 
 def _to_stderr(text: str) -> None:
@@ -294,7 +295,7 @@ def read_run(path: Path) -> RunData:
         env=_document(path / "env.json"),
         topology=_document(path / "topology.json", _is_topology),
         partition=_document(path / "partition.json", _is_partition),
-        summary=_document(path / "summary.json"),
+        summary=_document(path / "summary.json", _is_summary),
         run=_document(path / "run.json"),
     )
 
@@ -313,8 +314,11 @@ def _document(path: Path, fits: Callable[[Mapping[str, Any]], bool] = lambda _: 
         return None
     if path.stat().st_size > MAX_DOCUMENT_BYTES:
         raise DataError(f"{path} has more than {MAX_DOCUMENT_BYTES >> 20} MiB; delete it to read the rest of the run")
+    data = path.read_bytes()
+    if data.count(b",") > MAX_VALUES:
+        raise DataError(f"{path} has more than {MAX_VALUES:,} values; delete it to read the rest of the run")
     try:
-        document = whole_characters(json.loads(path.read_bytes()))
+        document = whole_characters(json.loads(data))
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
@@ -356,6 +360,22 @@ def _is_partition(document: Mapping[str, Any]) -> bool:
         return False
     size = len(classes or ())
     return all(isinstance(row, list) and len(row) == size and all(type(n) is int for n in row) for row in counts)
+
+
+def _is_summary(document: Mapping[str, Any]) -> bool:
+    """Whether it has what a list of runs says."""
+    score, means, sent = (document.get(key) for key in ("score", "scores", "sent_bytes"))
+    verdict, failed, unfinished = (document.get(key) for key in ("verdict", "failed_nodes", "unfinished_nodes"))
+    means = {"None": {"mean": None}} if score is None else means
+    reached = means.get(str(score)) if isinstance(means, dict) else None
+    if not (isinstance(sent, dict) and isinstance(reached, dict) and {"run", "nodes", "rounds"} <= document.keys()):
+        return False
+    if not (isinstance(verdict, list) and isinstance(failed, list) and isinstance(unfinished or [], list)):
+        return False
+    found = [one.get("kind") if isinstance(one, dict) and "ruin" in one else None for one in verdict]
+    numbers = [document["nodes"], document["rounds"], document.get("rounds_asked"), reached.get("mean", "?")]
+    numbers += [sent.get("payload", "?")]
+    return _are_words(found) and all(type(n or 0) in (int, float) and abs(n or 0) < 2**63 for n in numbers)
 
 
 _PIECE_BYTES = 1 << 20

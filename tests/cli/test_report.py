@@ -54,7 +54,10 @@ def test_runs_are_listed_the_newest_first_with_how_they_ended(command, tmp_path)
     assert code == 0 and head.split()[0] == "run" and first.startswith("20260102-b") and second.startswith("20260101-a")
     assert "the fleet split" in first
     assert second.endswith("finished") and "4/4" in second and max(map(len, out.splitlines())) <= 80
-    code, out, _ = command("runs", "--runs", str(tmp_path), "--json")
+    shutil.copytree(folder, damaged := tmp_path / "20260103-c")
+    (damaged / "summary.json").write_text('{"nodes": 3}')
+    code, out, err = command("runs", "--runs", str(tmp_path), "--json")
+    assert "20260103-c/summary.json does not hold what a run writes there" in err
     assert [run["run"] for run in json.loads(out)] == ["20260102-b", "20260101-a"]
     assert "no run is in" in command("runs", "--runs", str(tmp_path / "none"))[1]
 

@@ -52,6 +52,18 @@ def test_a_folder_that_is_opened_while_others_ask_is_seen_as_written(tmp_path):
     assert all(seen)
 
 
+SUMMED_UP = {
+    "run": "r",
+    "nodes": 2,
+    "rounds": 3,
+    "score": "accuracy",
+    "scores": {"accuracy": {"mean": 0.5}},
+    "sent_bytes": {"payload": 1},
+    "verdict": [],
+    "failed_nodes": [],
+}
+
+
 def test_what_is_written_is_read_back(tmp_path):
     clock = iter([0.0, 1.0, 2.0, 3.0]).__next__
     folder = _create(tmp_path / "runs", clock=clock)
@@ -59,13 +71,17 @@ def test_what_is_written_is_read_back(tmp_path):
     folder.event("board-0", "started", "go", values=7)
     folder.write_topology({"name": "ring", "nodes": ["board-0"]})
     folder.write_partition(["board-0"], ["cat"], np.array([[4]]))
-    folder.write_summary({"loss": None})
+    folder.write_summary({**SUMMED_UP, "loss": None})
     folder.close()
     folder.close()
     assert folder.path.name == "20260102-030405-demo" and folder.checkpoint_dir.is_dir()
     run = read_run(folder.path)
     assert run.recipe_toml == "[run]\nrounds = 3\n" and run.env == {"isa": None}
-    assert run.topology["name"] == "ring" and run.partition["counts"] == [[4]] and run.summary == {"loss": None}
+    assert (
+        run.topology["name"] == "ring"
+        and run.partition["counts"] == [[4]]
+        and run.summary == {**SUMMED_UP, "loss": None}
+    )
     assert list(run.metrics()) == [MetricsRecord("board-0", 0, 1.0, {"train/loss": 0.5, "codec/relative_error": None})]
     (event,) = run.events()
     assert (event.name, event.t_s, dict(event.fields)) == ("started", 2.0, {"values": 7})
@@ -165,6 +181,14 @@ def test_threads_do_not_mix_their_lines(tmp_path):
     assert sum(1 for _ in run.metrics()) == 800 and run.unreadable_lines() == 0
 
 
+def test_a_summary_that_is_whole_is_read(tmp_path):
+    folder = _create(tmp_path)
+    folder.close()
+    for whole in (SUMMED_UP, {**SUMMED_UP, "score": None, "scores": {}, "sent_bytes": {"payload": None}}):
+        (folder.path / "summary.json").write_text(json.dumps(whole))
+        assert read_run(folder.path).summary == whole
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -174,6 +198,22 @@ def test_threads_do_not_mix_their_lines(tmp_path):
         ("topology.json", '{"members": ["a"], "rounds": 5}'),
         ("topology.json", '{"members": ["a"], "rounds": [{"edges": [["a"]]}]}'),
         ("topology.json", '{"members": null}'),
+        *(
+            ("summary.json", json.dumps({**SUMMED_UP, **wrong}))
+            for wrong in (
+                {"nodes": "x"},
+                {"rounds": 10**400},
+                {"score": "loss"},
+                {"scores": []},
+                {"scores": {"accuracy": {"mean": "x"}}},
+                {"sent_bytes": {}},
+                {"verdict": [3]},
+                {"verdict": [{"kind": [], "ruin": True}]},
+                {"verdict": None},
+                {"failed_nodes": 1},
+                {"unfinished_nodes": {"a": 1}},
+            )
+        ),
         ("env.json", "[" * 100_000),
         ("run.json", '{"run_id": "ab'),
     ],
@@ -183,6 +223,15 @@ def test_a_document_that_is_damaged_is_named(tmp_path, name, text):
     folder.close()
     (folder.path / name).write_text(text)
     with pytest.raises(DataError, match=f"{name} does not hold .*delete it"):
+        read_run(folder.path)
+
+
+def test_a_document_of_more_values_than_a_run_writes_is_not_read(tmp_path):
+    """A list takes 56 bytes of memory, and three in the file."""
+    folder = _create(tmp_path)
+    folder.close()
+    (folder.path / "partition.json").write_text('{"nodes": [' + "[]," * 1_000_001 + "[]]}")
+    with pytest.raises(DataError, match="partition.json has more than 1,000,000 values; delete it"):
         read_run(folder.path)
 
 
@@ -327,7 +376,7 @@ def test_a_folder_stays_where_it_is_when_the_working_directory_changes(tmp_path,
     with closing(_create(Path("runs"))) as folder:
         (tmp_path / "elsewhere").mkdir()
         monkeypatch.chdir(tmp_path / "elsewhere")
-        folder.write_summary({"nodes": 2})
+        folder.write_summary(SUMMED_UP)
         assert folder.checkpoint_dir.is_dir()
         assert seen_from_here(folder.path) == folder.path
         monkeypatch.chdir(tmp_path)
@@ -335,7 +384,7 @@ def test_a_folder_stays_where_it_is_when_the_working_directory_changes(tmp_path,
     again = RunFolder.reopen(Path("runs/20260102-030405-demo"))
     monkeypatch.chdir("/")
     with closing(again):
-        assert read_run(again.path).summary == {"nodes": 2}
+        assert read_run(again.path).summary == SUMMED_UP
 
 
 @pytest.mark.parametrize("path", ["~/data", "~nobody-of-this-name/data"])
