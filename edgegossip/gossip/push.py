@@ -49,7 +49,8 @@ Key: TypeAlias = tuple[int, int]  # (member index, phase)
 Vec64: TypeAlias = NDArray[np.float64]
 
 LIGHT = 1e-3  # weight under which z = x / u would amplify errors: the model stays as it is, and nothing is handed over
-HEAVY = 16  # times what the whole fleet began with: more weight no node has (`_numbers`)
+HEAVY = 16  # times what the whole fleet began with: by more weight no node goes when it hands over (`_numbers`)
+ROUNDED = 1 + 1e-6  # what a difference of two totals may be too much
 FULL = 0.5  # of the weight that a node has in the long run: with less than that a local update counts less
 SETTLED = 200  # periods, after which weights repeat
 LEAST = 0.1  # weight from which on it counts less at any node: 1 / LEAST times itself is the most that z moves by it
@@ -129,7 +130,8 @@ class Push(Publishing[Mass]):
         x, cut, u = m.x.copy(), ctx.view.layout.trainable_size, max(m.u, 0.0)
         x[:cut] += min(1.0, u / m.full) * local.delta[:cut]
         x[cut:] += u * local.delta[cut:]  # statistics are no sums of steps: the model has what was measured
-        stepped = x.astype(np.float32)
+        part = _part(m.u, ctx.view.topology.n)
+        stepped = (x if part == 1.0 else part * x).astype(np.float32)
         memory, announced = self.publisher.publish(m.memory, stepped, local, ctx)
         m = replace(m, eta=self.rate_after(ctx, m.eta, announced.body), first=None if ctx.round else stepped)
         shares = self._shares(m, ctx, to)
@@ -143,8 +145,8 @@ class Push(Publishing[Mass]):
             if share:
                 mass = _raised(total.mass, share, publics[k])
                 x -= mass - total.mass
-                u -= share * m.u
-                total = Total(mass, total.weight + share * m.u)
+                u -= share * part * m.u
+                total = Total(mass, total.weight + share * part * m.u)
             sent[key] = total
             numbers[k] = {Aux.SHARE: share, Aux.PUSH_SUM_WEIGHT: total.weight, Aux.INCARNATION: m.incarnation}
         m = replace(m, x=x, u=u, memory=memory, sent=sent)
@@ -203,12 +205,16 @@ class Push(Publishing[Mass]):
         key, name = (sender, phase), ctx.name(sender)
         weight, incarnation = full.numbers.get(Aux.PUSH_SUM_WEIGHT, -1.0), int(full.numbers[Aux.INCARNATION])
         total = full.vectors[0].astype(np.float64) + full.vectors[1]
-        most = float(HEAVY * ctx.view.topology.n * (full.round + 1))
-        if not 0.0 <= weight <= most or (weight == 0.0 and total.any()):
-            raise PeerError(f"{name} sent a push-sum weight of {weight:g} after {full.round} rounds")
         seen = m.seen.get(key)
         if seen is None or seen.incarnation not in (0, incarnation):
             seen = Total(np.zeros_like(total), 0.0)
+        # As much as its messages may have handed over in the rounds of which nothing has come.
+        share = float(ctx.view.topology.matrix(phase)[ctx.index, sender])
+        most = HEAVY * ctx.view.topology.n * share * max(1, full.round - full.since)
+        if not 0.0 <= weight <= seen.weight + most or (weight == 0.0 and total.any()):
+            raise PeerError(
+                f"{name} sent a push-sum weight of {weight:g} after {seen.weight:g}, as of round {full.round}"
+            )
         part = total - seen.mass
         times = ctx.ahead(full.round)
         messages.require_proportion(name, part, m.z, ctx.view.layout, times)
@@ -303,23 +309,29 @@ def _with_way_back(view: NodeView, index: int, nodes: Iterable[int]) -> tuple[in
 
 def _numbers(name: str, frame: Frame, seen: Total, nodes: int) -> tuple[float, float, int]:
     """Return share, total weight and incarnation beside a message. Raises PeerError when they
-    cannot be: a share outside of [0, 1], a total that shrinks, mass without weight, or more weight
-    than HEAVY times what the whole fleet began with.
-
-    A node has more than all others only while others are below zero: what a restart from an older
-    checkpoint counts twice, at most everything, is taken back later. So many restarts would have to
-    pile up at one node before any is."""
+    cannot be: a share outside of [0, 1], a total that shrinks, mass without weight, or a share of
+    more weight than anybody hands over of (`_part`)."""
     share = frame.aux.get(Aux.SHARE, -1.0)
     weight = frame.aux.get(Aux.PUSH_SUM_WEIGHT, -1.0)
     incarnation = number_of(frame, Aux.INCARNATION, 1, MAX_ID)
     if not 0.0 <= share <= 1.0:
         raise PeerError(f"{name} sent a push-sum share of {share:g}; 0 to 1 is expected")
     gained = weight - seen.weight
-    if not 0.5 * LIGHT * share <= gained <= HEAVY * nodes * share:
+    if not 0.5 * LIGHT * share <= gained <= ROUNDED * HEAVY * nodes * share:
         raise PeerError(f"{name} sent a push-sum weight of {weight:g} after {seen.weight:g} with a share of {share:g}")
     if seen.incarnation not in (0, incarnation):
         raise PeerError(f"{name} began a new incarnation in the middle of a session")
     return share, weight, incarnation
+
+
+def _part(u: float, nodes: int) -> float:
+    """Return of what part of its mass and weight a node hands out shares: of all, up to HEAVY times
+    what the whole fleet began with.
+
+    A node has more than all others only while others are below zero: what a restart from an older
+    checkpoint counts twice is taken back later. Or a liar gave it to it. Either way its neighbours
+    could tell no more than that it is too much; so it goes to them little by little."""
+    return min(1.0, HEAVY * nodes / u) if u > 0.0 else 1.0
 
 
 def _gain(m: Mass, part: Vec64, weight: float, **changes: Any) -> Mass:

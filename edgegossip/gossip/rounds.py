@@ -559,7 +559,14 @@ class Synchronous(Sessions):
             return s.with_in(key, replace(edge, parts=parts, parts_of=of)), []
         vectors = [messages.FP32.decode(parts[k].body, s.view.layout) for k in range(wanted)]
         model = vectors.pop() if Aux.MODEL in frame.aux else None
-        s, actions = self._take_full(s, key, of, Snapshot(vectors, frame.aux, frame.round))
+        ahead = self._ahead(s)
+        if self.scheme.totals and frame.round > s.round + ahead:
+            # How much it may hand over goes by its round, which is its own word. Until enough of
+            # them have led us there it is no more than a claim; it is asked again in our next.
+            s = s.with_in(key, edge.without_parts())
+            return (s, []) if model is None else self._claim(s, sender, frame.round, model)
+        full = Snapshot(vectors, frame.aux, frame.round, min(edge.round, s.round - ahead))
+        s, actions = self._take_full(s, key, of, full)
         s, more = self._proceed(s) if model is None else self._claim(s, sender, frame.round, model)
         return s, [*actions, *more]
 

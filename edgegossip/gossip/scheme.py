@@ -128,6 +128,7 @@ class Snapshot:
     vectors: Sequence[Vec]  # `Scheme.parts` of them, float32[n]
     numbers: Numbers
     round: Round = 0  # the first one that is not in it
+    since: Round = -1  # what the receiver has is of this round or a later one
 
 
 def fingerprint_of(start: Vec) -> int:
