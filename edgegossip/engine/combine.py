@@ -48,8 +48,8 @@ class Combined:
     """Holds the next model, float32[n] (None: no update could be used), and who was refused, with
     the reason.
 
-    `why`: there is no model, and no board is to blame. `distances`: of the boards' models from it,
-    where each is at hand."""
+    `why`: there is no model, and no board is to blame. `distances`: how far each update is turned
+    away from most others, where each is at hand."""
 
     model: Vec | None
     refused: dict[NodeId, str]

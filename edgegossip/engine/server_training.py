@@ -68,7 +68,9 @@ class Training:
         self.evaluations = Evaluations(plan, self._losses, log, record, self._found_better)
         self._records = BoardRecords(plan.layout, record) if plan.records_boards else None
         self._holds: dict[NodeId, tuple[Address, Round]] = {}  # the model that a board answered last, and from where
-        self._far: Mapping[NodeId, float] = {}  # whose model lay far beyond the others', and how many times
+        self._far: Mapping[
+            NodeId, float
+        ] = {}  # whose update was turned away far beyond the others', and how many times
         self._sent: dict[str, Value] = {}  # what the record of the round in progress says of its frames
         self._empty_rounds = 0
 

@@ -82,9 +82,9 @@ EVALUATED, NO_SCORES = "eval/", ("eval/loss", "eval/examples")
 # acknowledged; link/<peer>_s, seconds in which something was under way to it. Of the time since the
 # record before that has them.
 LINK_PREFIX, LINK_BYTES, LINK_SECONDS = "link/", "_bytes", "_s"
-# far/<board>: how many times as far as the median board's model that one's lay, from the board that
-# writes the record or, where a coordinator does, from the model that it made; of those far beyond
-# the others (gossip.robust.far_beyond).
+# far/<board>: how many times as far as the median board's model that one's lay from the board that
+# writes the record; where a coordinator does, how many times as far its update was turned away from
+# most others. Of those far beyond the others (gossip.robust.far_beyond).
 FAR_PREFIX = "far/"
 # long/<board>: how many times as long as the median board's direction that one's was, where
 # directions travel; of those far beyond the others, and the board that writes it is one of these.

@@ -335,9 +335,13 @@ class _Rules:
         """By what most of a board's neighbours say of it, or a coordinator: one that lies makes
         nobody an outlier."""
         served, known = self._plan.get("run", "mode") == "server", len(self._known.boards)
-        whose = "the model made of all" if served else "its neighbours'"
+        far = (
+            ("update was turned against most others'", "turn")
+            if served
+            else ("model lay far from its neighbours'", "distance")
+        )
         found = {
-            **self._outliers(lambda node: node.far, 1 if served else 2, f"model lay far from {whose}", "distance"),
+            **self._outliers(lambda node: node.far, 1 if served else 2, *far),
             # Of a board's own folder there is nobody who could be believed but it.
             **self._outliers(lambda node: node.long, min(2, known), "direction was out of line with others'", "length"),
         }

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from edgegossip import codecs
 from edgegossip.engine.combine import Combiner, WeightedUpdate
 from edgegossip.engine.server_frames import Channel, Uplink
-from edgegossip.flower.combine import check_enough, combiner, make_strategy, nearest_means
+from edgegossip.flower.combine import check_enough, combiner, make_strategy, nearest_means, turned_against
+from edgegossip.gossip.robust import far_beyond
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.recipe import ServerSection
 from edgegossip.types import ConfigError, LocalUpdate
@@ -127,6 +128,51 @@ def test_an_update_that_is_refused_is_nobodys_nearest(in_run: int) -> None:
     found = combined.combine(0, np.zeros(LAYOUT.size, np.float32), shares)
     assert set(found.refused) == {"b4"} and found.model is not None
     np.testing.assert_allclose(found.model, 1.125, rtol=1e-6)  # of 0.75, 1, 1.25 and 5.75
+
+
+def skewed(seed: int) -> dict[str, np.ndarray]:
+    """Updates of boards each of which has two of eight labels, and a length of its own: each label
+    has values of its own, and so have all together."""
+    rng = np.random.default_rng(seed)
+    ways = rng.normal(size=(HONEST + LIARS, LAYOUT.size))
+    sizes = rng.uniform(0.3, 3.0, size=len(ways))
+    updates = [s * (ways[k] + ways[(k + 1) % len(ways)] + 0.5 * ways.sum(axis=0)) for k, s in enumerate(sizes)]
+    return {f"b{k}": u.astype(np.float32) for k, u in enumerate(updates)}
+
+
+def named(strategy: str, updates: dict[str, np.ndarray]) -> set[str]:
+    """Whom a coordinator finds far beyond the others in a round."""
+    combined, channel = made(strategy, "fp32")
+    shares = []
+    for k, (name, delta) in enumerate(updates.items()):
+        frame = Uplink(channel, name).frame(LocalUpdate(delta, 0.1, 1.0, 10, 1), 0, {})
+        shares.append(WeightedUpdate(name, frame, 10.0, k + 1))
+    return set(far_beyond(combined.combine(0, np.zeros(LAYOUT.size, np.float32), shares).distances))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_coordinator_names_liars_and_no_board_whose_labels_differ(strategy: str, in_run: int) -> None:
+    for seed in range(5):
+        updates = skewed(seed)
+        assert not named(strategy, updates)
+        honest = list(updates.values())[:HONEST]
+        for scale in (1.0, 10.0):
+            lies = {f"b{HONEST + k}": -scale * np.mean(honest, axis=0) for k in range(LIARS)}
+            assert named(strategy, {**updates, **lies}) == set(lies)
+
+
+def test_an_update_that_is_many_times_as_far_is_named_whatever_its_way() -> None:
+    updates = skewed(0)
+    for times, found in ((8.0, False), (40.0, True)):
+        further = turned_against({**updates, "b7": times * updates["b7"] / np.linalg.norm(updates["b7"]) * 40.0})
+        assert (set(far_beyond(further)) == {"b7"}) == found, further
+
+
+def test_an_update_is_turned_away_by_its_angle_to_the_middle_one_of_the_others() -> None:
+    at = {"a": (1, 0), "b": (2, 0), "c": (0, 3), "none": (0, 0), "liar": (-2, 0)}
+    found = turned_against({name: np.array(way, np.float32) for name, way in at.items()})
+    assert found == {"a": 1.0, "b": 1.0, "c": 1.0, "none": 1.0, "liar": pytest.approx(3.0)}
+    assert turned_against({"a": np.ones(2, np.float32)}) == {"a": 1.0} and turned_against({}) == {}
 
 
 @pytest.mark.parametrize("strategy", ["multikrum", "fedmedian", "fedtrimmedavg"])

@@ -657,13 +657,13 @@ def test_of_two_neighbours_none_is_the_outlier() -> None:
 
 
 @pytest.mark.parametrize(("far", "named"), [(15, False), (30, True)])
-def test_a_coordinator_names_whose_model_lay_far_from_what_it_made(far: int, named: bool) -> None:
+def test_a_coordinator_names_whose_update_was_turned_against_the_others(far: int, named: bool) -> None:
     values = [{"server/used": 4, "train/loss": falls(k), **({"far/c": 4.0} if k < far else {})} for k in range(40)]
     records = [MetricsRecord("coordinator", k, float(k), v) for k, v in enumerate(values)]
     ends = [EventRecord(n, 99.0, "finished", n) for n in (*BOARDS, "coordinator")]
     plan = RunPlan.of({**RECIPE, "run": {"mode": "server"}})
     verdict = summarise_records({**HEAD, "mode": "server"}, BOARDS, records, ends, plan)["verdict"]
-    expected = ["c's model lay far from the model made of all in 30 of 40 rounds (4 times the median distance)"]
+    expected = ["c's update was turned against most others' in 30 of 40 rounds (4 times the median turn)"]
     found = [f for f in verdict if f["kind"] == "outlier"]
     assert [f["text"] for f in found] == (expected if named else [])
     assert all("no server.strategy holds against every lie" in f["cure"] for f in found)  # as was measured
