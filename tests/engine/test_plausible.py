@@ -15,6 +15,8 @@ from edgegossip import codecs
 from edgegossip.checkpoint.format import from_bytes, to_bytes
 from edgegossip.codecs.levels import LevelRule, levels_for
 from edgegossip.engine.plausible import (
+    ENOUGH,
+    EXAMPLES_RATIO,
     GROWTH,
     REACH,
     SINGLE,
@@ -168,6 +170,24 @@ def test_of_two_the_one_that_says_one_example_has_nobody_refused() -> None:
     assert list(ExampleClaims[str]().refused({"honest": 60000.0, "liar": 1e12})) == ["liar"]
     assert list(ExampleClaims[str]().refused({"honest": 60000.0, "liar": 1001 * SINGLE})) == ["liar"]
     assert not ExampleClaims[str]().refused({"alone": 1e12})
+
+
+@pytest.mark.parametrize("boards", [4, 8])
+@pytest.mark.parametrize("lie", [1.0, 1e3, 1e12])
+@pytest.mark.parametrize("first", [1, 2, 3, 8])
+def test_one_liar_from_the_first_round_on_has_nobody_refused_and_no_more_than_the_ratio(
+    boards: int, lie: float, first: int
+) -> None:
+    """Whoever answers beside it in its first round. Beyond a first round of two, which cannot tell
+    who lies, it has at most EXAMPLES_RATIO times what the honest boards' larger half claims."""
+    judge = ExampleClaims[int]()
+    honest = {k: 100.0 * (k + 1) for k in range(1, boards)}
+    for answered in (first, boards, boards):
+        claims = {0: lie, **{k: v for k, v in honest.items() if k < answered}}
+        refused = judge.refused(claims)
+        assert not refused.keys() - {0}
+        assert len(claims) < ENOUGH or lie <= EXAMPLES_RATIO * max(honest.values()) or refused
+        judge.used({k: v for k, v in claims.items() if k not in refused})
 
 
 # Losses
