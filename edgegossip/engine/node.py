@@ -69,7 +69,7 @@ from edgegossip.engine.events import (
     UpdateReady,
 )
 from edgegossip.engine.joining import Patience, PeerStatus, PendingFrames, RemoteMembers, down_text
-from edgegossip.engine.quarantine import Quarantine
+from edgegossip.engine.quarantine import RoundQuarantine
 from edgegossip.engine.rates import Rates, rates_for
 from edgegossip.gossip import base
 from edgegossip.gossip.base import GossipAlgorithm, Message, NodeView, RoundDone, Topology
@@ -168,7 +168,7 @@ class NodeEngine:
         # A round.
         self._limits = wire.Limits()
         self._refused: set[NodeId] = set()
-        self._quarantine = Quarantine(patience=1)  # of those whose values were too large
+        self._quarantine = RoundQuarantine(patience=1)  # of those whose values were too large
         self._local: LocalUpdate | None = None
         self._stepped: Round = 0
         self._since_s = 0.0  # when the exchange began

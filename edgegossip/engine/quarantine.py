@@ -21,7 +21,7 @@ class _Record:
     reason: str = ""
 
 
-class Quarantine:
+class RoundQuarantine:
     """Counts refusals of boards and says for how many rounds each is left out.
 
     A board that is refused `patience` times in a row is left out for FIRST rounds, each further
@@ -79,7 +79,7 @@ class Reputation:
     the board's name."""
 
     def __init__(self, log: Callable[..., None]) -> None:
-        self._log, self._left_out = log, Quarantine(PATIENCE)
+        self._log, self._left_out = log, RoundQuarantine(PATIENCE)
         self._bad: dict[NodeId, str] = {}  # whose update of this round was refused, and why
         self._sentenced: dict[NodeId, str] = {}  # to be left out from the next round on, and what is said then
         self._out: set[NodeId] = set()  # of whom that has been said

@@ -27,7 +27,7 @@ from edgegossip.engine.plausible import (
     NormFilter,
     ServerLevels,
 )
-from edgegossip.engine.quarantine import PATIENCE, Quarantine
+from edgegossip.engine.quarantine import PATIENCE, RoundQuarantine
 from edgegossip.frame import Aux, Frame, Kind
 from tests.engine.toy import LAYOUT
 
@@ -43,7 +43,7 @@ class Fleet:
 
     def __init__(self, boards: int, factor: float) -> None:
         self.judge, self.model, self.highest, self.refused = NormFilter(), 10.0, 10.0, 0
-        self._left_out, self._round = Quarantine(PATIENCE), 0
+        self._left_out, self._round = RoundQuarantine(PATIENCE), 0
         self._factors = {f"b{k}": 1.0 for k in range(boards - 1)} | {"liar": factor}
 
     def round(self, names: list[str]) -> None:

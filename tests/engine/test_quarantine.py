@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from edgegossip.engine.quarantine import FIRST, FORGET, LONGEST, PATIENCE, Quarantine
+from edgegossip.engine.quarantine import FIRST, FORGET, LONGEST, PATIENCE, RoundQuarantine
 
 
 def test_one_bad_update_is_forgiven_and_more_in_a_row_are_not() -> None:
-    kept = Quarantine(PATIENCE)
+    kept = RoundQuarantine(PATIENCE)
     assert kept.refused("a", 0, "x") == 0 and not kept.reason("a", 1)
     kept.used("a")
     assert kept.refused("a", 2, "x") == 0
@@ -16,7 +16,7 @@ def test_one_bad_update_is_forgiven_and_more_in_a_row_are_not() -> None:
 
 
 def test_a_board_that_is_asked_all_the_same_is_not_left_out_for_longer_later() -> None:
-    kept = Quarantine(PATIENCE)
+    kept = RoundQuarantine(PATIENCE)
     kept.refused("a", 0, "x")
     for round in range(1, 20):
         assert kept.refused("a", round, "x") == FIRST
@@ -27,7 +27,7 @@ def test_a_board_that_is_asked_all_the_same_is_not_left_out_for_longer_later() -
 
 
 def test_each_time_is_longer_and_good_rounds_shorten_the_next() -> None:
-    kept, round, lengths = Quarantine(PATIENCE), 0, []
+    kept, round, lengths = RoundQuarantine(PATIENCE), 0, []
     for _ in range(8):
         while not (length := kept.refused("a", round, "x")):
             round += 1

@@ -59,7 +59,8 @@ def run_member(
         names = bootstrap.read_members(members or "")
         instance = partial(_instance, names, options, fresh)
         entry = bootstrap.found(recipes.load(recipe, settings), options.name, names, security, instance)
-    return run_board(entry.recipe, replace(options, joined=entry), fresh=fresh, outputs=outputs)
+    options = replace(options, joined=entry)
+    return run_board(entry.recipe, options, joins=recipe is None, fresh=fresh, outputs=outputs)
 
 
 def run_follower(
@@ -127,10 +128,12 @@ def _check_names(options: NodeOptions) -> None:
     check_names("--peer", parse_peers(options.peers))
 
 
-def run_board(recipe: Recipe, options: NodeOptions, *, fresh: bool = False, outputs: Outputs = Outputs()) -> int:
+def run_board(
+    recipe: Recipe, options: NodeOptions, *, joins: bool = True, fresh: bool = False, outputs: Outputs = Outputs()
+) -> int:
     """Be one board until the run is over, then show what it did; go on where an earlier process of
-    this command did not finish, unless `fresh`. Returns the exit code; raises an
-    EdgegossipError."""
+    this command did not finish, unless `fresh`. `joins`: others run it, too, and the run is not
+    founded here. Returns the exit code; raises an EdgegossipError."""
     require("torch", TORCH_HINT)
     _check_names(options)
     if recipe.run.mode == "server":
@@ -139,7 +142,7 @@ def run_board(recipe: Recipe, options: NodeOptions, *, fresh: bool = False, outp
     if recipe.run.mode == "gossip":
         make_algorithm(recipe)
     training.check(recipe, _own_board(recipe, options))
-    tell(recipe)
+    tell(recipe, joins=joins)
     before = None if fresh else _before(recipe, options)
     if recipe.run.mode == "gossip":
         options = replace(options, resume=before)  # so that it is known that this board was in the run

@@ -75,22 +75,17 @@ def check_parts(recipe: Recipe, members: Sequence[NodeId]) -> None:
     _check_server(recipe)
 
 
-def notices(recipe: Recipe) -> list[str]:
-    """Return what a user should know before the run, a sentence each."""
-    every = (
-        unused_notice,
-        data_notice,
-        codec_notice,
-        memory_notice,
-        privacy_notice,
-    )
+def notices(recipe: Recipe, *, joins: bool = False) -> list[str]:
+    """Return what a user should know before the run, a sentence each. `joins`: only what the owner
+    of one board should, which imports little, as a board that waits for others is small."""
+    every = (unused_notice, data_notice, privacy_notice) + (() if joins else (codec_notice, memory_notice))
     said = [notice for look in every if (notice := look(recipe))]
-    return said + training.conversion_notices(recipe)
+    return said if joins else said + training.conversion_notices(recipe)
 
 
-def tell(recipe: Recipe) -> None:
+def tell(recipe: Recipe, *, joins: bool = False) -> None:
     """Say so where a person starts the run, or a board of it."""
-    for notice in notices(recipe):
+    for notice in notices(recipe, joins=joins):
         click.echo(f"!! {notice}", err=True)
 
 

@@ -362,14 +362,14 @@ MUTANTS = (
         "server-quarantine-never-ends",
         "a board that was left out once is left out for good",
         GOSSIP,
-        (Edit(QUARANTINE + "Quarantine.reason", "Compare until", "not $0"),),
+        (Edit(QUARANTINE + "RoundQuarantine.reason", "Compare until", "not $0"),),
         options("byzantine-run=2", "min_nodes=1", rounds=12),
     ),
     Mutant(
         "server-quarantine-never-begins",
         "a board is asked however often it was refused",
         GOSSIP,
-        (Edit(QUARANTINE + "Quarantine.refused", "test", "False"),),
+        (Edit(QUARANTINE + "RoundQuarantine.refused", "test", "False"),),
         options("byzantine-run=2", "min_nodes=1"),
     ),
     Mutant(
@@ -432,7 +432,13 @@ MUTANTS = (
         "server-own-word-counts",
         "a board that comes again with the right data is refused for what it said before",
         GOSSIP,
-        (Edit(AGREEMENTS + "take", "BinOp", "{place + ' before': self._said.get(place, theirs), **$0, **$1}"),),
+        (
+            Edit(
+                AGREEMENTS + "take",
+                "BinOp",
+                "{**{k + ' before': v for k, v in self._said.items() if k in $1}, **$0, **$1}",
+            ),
+        ),
         options("other-labels@0-2:1,late-join@0-4:0", nodes=2),
     ),
     Mutant(

@@ -95,7 +95,7 @@ MUTANTS = (
         "full-state-twice",
         "a full state is taken in though its session is not asked for, or established already",
         ("choco-sgd", "sgp", "quant-sgp"),
-        (Edit(SYNCHRONOUS + "_receive_state", "BoolOp", "False"),),
+        (Edit(SYNCHRONOUS + "_receive_state", "BoolOp is_behind", "False"),),
         {"faults": "all,duplication=0.5,reorder=0.5,loss=0.2"},
         unseen=(
             "Of a total only what is new is taken in, so twice is once; an older replica goes with its older number, so the next "
