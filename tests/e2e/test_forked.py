@@ -371,11 +371,13 @@ def test_each_board_has_its_score_alone_together_and_with_the_average(
     the run together."""
     script, runs = tmp_path / "train.py", tmp_path / "runs"
     script.write_text(textwrap.dedent(COMPARED))
-    pairs = (f"run.mode={mode}", f"run.rounds={TURNS}", "network.tls=off")
+    unused = "server.join_s=50" if mode == "gossip" else "gossip.staleness=2"
+    pairs = (f"run.mode={mode}", f"run.rounds={TURNS}", "network.tls=off", unused)
     sets = [part for pair in pairs for part in ("--set", pair)]
     more = ("--boards", "3", "--alone", "--no-plots", "--runs", str(runs), *sets)
     code, out, err = in_this_process(capfd, "run", str(script), *more, "--", f"{tmp_path}/{{board}}", "{index}")
     assert code in (0, 8), (out, err)
+    assert err.count("has no effect with run.mode") == 1
     assert [(tmp_path / f"board-{k}").read_text() for k in range(3)] == ["alone False"] * 3
     folder = next(path for path in runs.iterdir() if not path.name.endswith("-alone"))
     result = edgegossip.Result(folder)

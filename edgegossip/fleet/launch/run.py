@@ -142,7 +142,8 @@ def trained(
         if not quiet:
             into = seen_from_here(folder.path)
             click.echo(f"{recipe.run.name}: {len(members)} boards, {recipe.run.rounds} rounds, into {into}")
-            tell(recipe)
+            if by_itself is None:  # else it was said before
+                tell(recipe)
         resumable = lasting and recipe.checkpoint.every > 0
         with shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json, resumable=resumable):
             _train(recipe, members, run_id, folder, outputs, quiet=quiet, averages=alone or not recipe.run.script)
