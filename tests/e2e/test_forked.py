@@ -371,7 +371,7 @@ def test_each_board_has_its_score_alone_together_and_with_the_average(
     the run together."""
     script, runs = tmp_path / "train.py", tmp_path / "runs"
     script.write_text(textwrap.dedent(COMPARED))
-    unused = "server.join_s=50" if mode == "gossip" else "gossip.staleness=2"
+    unused = "server.join_s=50" if mode == "gossip" else "gossip.momentum_factor=0.5"
     pairs = (f"run.mode={mode}", f"run.rounds={TURNS}", "network.tls=off", unused)
     sets = [part for pair in pairs for part in ("--set", pair)]
     more = ("--boards", "3", "--alone", "--no-plots", "--runs", str(runs), *sets)
