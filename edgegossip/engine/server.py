@@ -380,7 +380,7 @@ class ServerEngine:
     def _extend(self, asking: _Asking, until_s: float) -> None:
         """Wait longer, if that is not for few of the boards again and again."""
         few = 2 * len(asking.answers) >= len(asking.numbers)
-        until_s = min(until_s, (FEW if few else MOST) * asking.deadline_s)
+        until_s = min(until_s, (FEW if few else MOST) * self._plan.deadline_s)
         if until_s > asking.until_s and self._extensions.allow(few):
             asking.until_s = until_s
 

@@ -57,7 +57,7 @@ from edgegossip.gossip.fragments import fragment_at
 from edgegossip.gossip.messages import MAX_ID, number_of
 from edgegossip.gossip.scheme import RoundContext, Snapshot
 from edgegossip.gossip.sessions import Sessions
-from edgegossip.gossip.state import NO_IN_EDGE, Key, Outcome, Reliance, State, Stepped
+from edgegossip.gossip.state import NO_IN_EDGE, Key, Outcome, Reach, Reliance, State, Stepped
 from edgegossip.gossip.streams import (
     InEdge,
     PendingMessages,
@@ -65,9 +65,6 @@ from edgegossip.gossip.streams import (
 )
 from edgegossip.gossip.traits import Traits
 from edgegossip.types import LocalUpdate, NodeId, PeerError, Round, UsageError, Vec, replace
-
-PACE = 4  # rounds that a neighbour may do in the time of one of ours
-NEVER = -1, -1  # heard of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +189,9 @@ class Synchronous(Sessions):
         if frame.kind == Kind.STATE:
             return self._receive_state(s, sender, frame)
         messages.admit(s.view, s.index, sender, frame, self.scheme.kind)
-        if s.near.get(sender, NEVER)[0] < frame.round <= s.round + self._ahead(s):
-            s = replace(s, near={**s.near, sender: (frame.round, s.round)})
+        if frame.round <= s.round + self._ahead(s):
+            if (can := s.reach.get(sender, Reach())).newest < frame.round:
+                s = replace(s, reach={**s.reach, sender: can.heard(frame.round, s.round - s.left_out)})
             if (known := s.reliance.get(sender)) is not None and known.newest < frame.round:
                 more = replace(known, sent=known.sent + 1, newest=frame.round)
                 s = replace(s, reliance={**s.reliance, sender: more})
@@ -315,7 +313,7 @@ class Synchronous(Sessions):
     @staticmethod
     def _reliance(s: State, j: int) -> Reliance:
         """Return the account of a neighbour; a new one begins after what it has sent so far."""
-        newest = s.near.get(j, NEVER)[0]
+        newest = s.reach.get(j, Reach()).newest
         return s.reliance.get(j, Reliance(newest=newest, began=newest))
 
     def _lost(self, s: State, j: int) -> bool:
@@ -586,7 +584,7 @@ class Synchronous(Sessions):
     # It goes on in the others' round when more than half of its in-neighbours that are up are far
     # ahead, and more than may lie. After a split heals a node of a ring has one neighbour on either
     # side of it, so half of them are enough where they can have come so far since they were heard
-    # of: PACE rounds for each of ours. Any one of a ring could lead it to the end of the run
+    # of: PACE rounds for each that we played. Any one of a ring could lead it to the end of the run
     # otherwise. It goes no further than two messages of different rounds, both of which can be
     # decoded, bear out.
 
@@ -619,8 +617,8 @@ class Synchronous(Sessions):
         count = sum(j in alive for j in far)
         if count <= self.scheme.malicious or 2 * count != len(alive):
             return count > self.scheme.malicious and 2 * count > len(alive)
-        near = {j: s.near.get(j, NEVER) for j in far}
-        return all(round <= near[j][0] + PACE * (s.round - near[j][1]) for j, round in far.items())
+        played = s.round - s.left_out
+        return all(round <= s.reach.get(j, Reach()).most(played) for j, round in far.items())
 
     def _borne_out(self, s: State, j: int, limit: Round) -> Round | None:
         """Return the round before the last that j sent a message of, if the last is beyond `limit`
@@ -673,6 +671,7 @@ class Synchronous(Sessions):
         stepped = s.stepped is not None
         math_ = self.scheme.abandon(s.math, model, s.ctx)
         s = replace(self._break_streams(s, math_), bare=s.bare and model is None)
+        s = replace(s, left_out=s.left_out + target - s.round)
         s, begun = (s, ()) if model is None else self._take_back_begun(s)
         s, actions = self._enter(s, target, math_)
         s, hellos = self.open_sessions(s, begun)

@@ -67,6 +67,28 @@ class Reliance:
         return replace(self, missed=self.missed + 1, sent=0, nearer=0, behind=MAX_ID)
 
 
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Says how far a neighbour can have come on its own word: PACE rounds for each that this node
+    played since it heard of it. What it says in one round of ours counts once, however often."""
+
+    PACE = 4
+
+    base: tuple[Round, Round] = (-1, -1)  # its round when we had played so many, before the present one
+    newest: Round = -1  # what it said since then, as far as it can be
+    played: Round = -1  # rounds that we had played when it last said something
+
+    def most(self, played: Round) -> Round:
+        """Return the latest round in which it can be once we have played so many."""
+        theirs, ours = (self.newest, self.played) if played > self.played else self.base
+        return theirs + self.PACE * (played - ours)
+
+    def heard(self, round: Round, played: Round) -> Reach:
+        """Return what is known once it said to be in this round."""
+        base = (self.newest, self.played) if played > self.played else self.base
+        return Reach(base, max(self.newest, min(round, self.most(played))), played)
+
+
 @dataclass(frozen=True, eq=False)
 class State:
     """Holds one node's state. Immutable; arrays and mappings in it are never written to once they
@@ -89,7 +111,8 @@ class State:
     sessions: int = 0  # that this process has opened
     # Who says that we are far behind: their round, and their model where neighbours may lie.
     claims: Mapping[int, tuple[Round, Any]] = field(default_factory=dict)
-    near: Mapping[int, tuple[Round, Round]] = field(default_factory=dict)  # its latest round not far from ours; ours
+    reach: Mapping[int, Reach] = field(default_factory=dict)  # of in-neighbours, in rounds not far from ours
+    left_out: int = 0  # rounds that were not played
     reliance: Mapping[int, Reliance] = field(default_factory=dict)  # on who has let a deadline pass
     late: int = 0  # messages of a round that was over, dropped
     duplicates: int = 0  # second messages of one sender and round, dropped

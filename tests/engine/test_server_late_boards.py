@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 
 from edgegossip.engine.server_boards import SILENT_S, BoardPresence
-from edgegossip.engine.server_events import Ask, BoardAnswer, Effect, Evaluate, ProcessEnded, RoundEnded, Stop
+from edgegossip.engine.server_events import (
+    Ask,
+    BoardAnswer,
+    Delivering,
+    Effect,
+    Evaluate,
+    ProcessEnded,
+    RoundEnded,
+    Stop,
+)
 from edgegossip.types import DecodeError, Metrics, PeerError, RunError, Vec
 from tests.engine.fleet import FINAL, Run, garbage
 
@@ -413,6 +422,20 @@ def test_an_evaluation_that_has_not_come_when_the_training_ends_is_missing() -> 
     run.play()
     assert run.texts("not-evaluated") == ["the model after round 1 is not evaluated (board-0: it has not answered)"]
     assert run.evaluations().keys() == {3}
+
+
+def test_who_takes_in_the_final_model_without_end_holds_the_end_for_ten_deadlines() -> None:
+    run = Run(boards=1, rounds=2, every=2, deadline_s=1.0)
+    run.boards[0].lost = frozenset({FINAL})
+
+    def takes_in(effect: Effect) -> None:
+        if isinstance(effect, Ask) and isinstance(effect.questions[0].instruction, Evaluate):
+            for k in range(400):
+                run.at(k / 2, Delivering())
+
+    run.on_effect = takes_in
+    run.play()
+    assert run.texts("not-evaluated") and run.now_s < 100.0 + 15.0
 
 
 def test_whom_the_transport_takes_for_gone_is_not_refused() -> None:

@@ -119,7 +119,7 @@ def test_half_of_the_neighbours_lead_a_node_no_further_than_they_can_have_come(m
     for round in (0, 1, 2):
         fleet.hand(0, ahead(fleet, 1, round))
         alone(fleet, 1)
-    assert fleet.rounds[0] == 3 and fleet.states[0].near == {1: (2, 2)}
+    assert fleet.rounds[0] == 3
     for far in (9, 10, 1000, 1001):  # at four times our pace it would be in round 6
         assert fleet.hand(0, ahead(fleet, 1, far)) == []
     alone(fleet, 2)
@@ -128,6 +128,27 @@ def test_half_of_the_neighbours_lead_a_node_no_further_than_they_can_have_come(m
     assert fleet.rounds[0] == 5  # its own newest messages say that it is further still
     fleet.hand(0, ahead(fleet, 3, 11)), fleet.hand(0, ahead(fleet, 3, 12))
     assert fleet.rounds[0] == 11
+
+
+@pytest.mark.parametrize("step", ["a few rounds", "as far as it gets"])
+def test_half_of_the_neighbours_lead_nobody_on_and_on(make_fleet: Any, step: str) -> None:
+    """Rounds that are left out are none that a node has played, and what a neighbour says in them
+    is no way that it has come."""
+    fleet = make_fleet("ring", nodes=4)
+    alone(fleet, 1)
+    for _ in range(8):
+        now = fleet.rounds[0]
+        most = now + 6 if step == "a few rounds" else 8 * now + 8
+        for far in range(most, now, -1):
+            for round in (far, far + 1):
+                fleet.hand(0, ahead(fleet, 1, round))
+            if fleet.rounds[0] != now:
+                break
+    assert fleet.rounds[0] <= 8  # -1, before it was heard of, and four times two
+    alone(fleet, 10)
+    for far in (now for k in range(40) for now in (fleet.rounds[0] + 6 + k % 30, fleet.rounds[0] + 7 + k % 30)):
+        fleet.hand(0, ahead(fleet, 1, far))
+    assert fleet.rounds[0] <= 8 + 10 * 4 + 5
 
 
 @pytest.mark.parametrize("name", ["dpsgd", "choco-sgd", "sgp"])

@@ -104,10 +104,7 @@ MUTANTS = (
         "old-rounds-count-as-sent",
         "messages of rounds that are over make a neighbour reliable again",
         ("dpsgd", "choco-sgd", "sgp"),
-        (
-            Edit(SYNCHRONOUS + "receive", "Compare near _ahead", "True"),
-            Edit(SYNCHRONOUS + "receive", "Compare newest round", "True"),
-        ),
+        (Edit(SYNCHRONOUS + "receive", "BoolOp newest", "$0"),),
         {"faults": "byzantine-round=1@0-14:1", "rounds": 16},
     ),
     Mutant(
