@@ -13,13 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from statistics import median_low
 from typing import Any, Protocol
 
 import numpy as np
 from typing_extensions import override
 
 from edgegossip.codecs.checks import all_finite
-from edgegossip.engine.plausible import ENOUGH, NormFilter, length, lower_median
+from edgegossip.engine.plausible import ENOUGH, NormFilter, length
 from edgegossip.engine.scaffold import GRADIENT_RATIO, ControlVariates, way_of
 from edgegossip.engine.server_boards import Address
 from edgegossip.engine.server_frames import Channel
@@ -265,7 +266,7 @@ class WithControl(Combiner):
         used, scratch = _usable(shares, made.refused), np.empty(self._channel.layout.size, np.float32)
         # Each is decoded twice, so that one at a time is in memory, however many boards there are.
         lengths = {share.name: length(g) for share in used if (g := self._gradient(share, scratch)) is not None}
-        typical = lower_median(sorted(lengths.values())) if len(lengths) >= ENOUGH else math.inf
+        typical = median_low(lengths.values()) if len(lengths) >= ENOUGH else math.inf
         most = GRADIENT_RATIO * (typical or math.inf)
         for share in used:
             taken = self._gradient(share, scratch) if lengths.get(share.name, math.inf) <= most else None

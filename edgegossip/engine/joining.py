@@ -104,8 +104,7 @@ class PeerStatus:
 
     def _is_late(self, now_s: float) -> bool:
         """Tell whether the time to wait for the few that are missing is over, as others are far on.
-        One of several may lie, or be the only one that waits for nobody that is missing, too: it is
-        believed much later."""
+        One of several may lie, or have no missing neighbour itself: it is believed much later."""
         there, missing = self._wanted & self.up, self._wanted - self.up - self.down.keys()
         far_on = self.far_on.keys() & there
         if not far_on or len(missing) > len(there):

@@ -96,7 +96,7 @@ class ExampleClaims(Generic[Key]):
         known = sorted({**self.claimed, **claims}.values())
         if len(known) < 2:
             return {}
-        typical = lower_median(known)
+        typical = median_low(known)
         most = EXAMPLES_RATIO * typical if len(known) >= ENOUGH else max(SINGLE, EXAMPLES_RATIO * typical)
         return {
             key: f"the {self._what} claims to be from {claim:g} examples, {claim / typical:.3g} times as many as the typical one"
@@ -165,7 +165,7 @@ class NormFilter:
             return
         self.last.update((name, value) for name, value in lengths.items() if value > 0.0)
         known = sorted(self.last.values())
-        typical = lower_median(moved if len(moved) >= ENOUGH else known)
+        typical = median_low(moved if len(moved) >= ENOUGH else known)
         if len(known) >= ENOUGH:
             slow = min(max(typical, self.typical / self._growth), self.reach * self.typical)
             self.typical = slow if self.typical else typical
@@ -189,10 +189,10 @@ class NormFilter:
         """Return the length to compare with, 0 where nothing is known, and words for what it is
         of."""
         if len(moved) >= ENOUGH:
-            return self._slow(lower_median(moved), lower_median(moved), "")
+            return self._slow(median_low(moved), median_low(moved), "")
         least = moved[0] if len(moved) > 1 else 0.0
         if len(self.last) >= ENOUGH:
-            return self._slow(lower_median(sorted(self.last.values())), least, _PAST)
+            return self._slow(median_low(self.last.values()), least, _PAST)
         if self.longest:
             return self._unless_all(self.longest, least, _PAST)
         if len(moved) > 1 and (model := length(x)):
@@ -246,7 +246,7 @@ class Losses:
         if not losses:
             return []
         sizes = sorted(map(abs, losses))
-        least = lower_median(sizes)
+        least = median_low(sizes)
         typical = least if self.typical is None or len(sizes) >= ENOUGH else max(self.typical, *sizes[:-1], 0.0)
         found = [abs(loss) <= LOSS_RATIO * max(typical, 1.0) for loss in losses]
         if len(sizes) > 1 or self.typical is None:
@@ -368,8 +368,3 @@ class ServerLevels:
         if typical <= 0.0:
             return list(losses)
         return [min(max(loss, typical / SPREAD), typical * SPREAD) for loss in losses]
-
-
-def lower_median(ordered: Sequence[float]) -> float:
-    """Return the middle one, or the smaller of the two in the middle."""
-    return ordered[(len(ordered) - 1) // 2]

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median_low
 
-from edgegossip.engine.plausible import ENOUGH, ExampleClaims, Losses, lower_median
+from edgegossip.engine.plausible import ENOUGH, ExampleClaims, Losses
 from edgegossip.engine.server_boards import Boards
 from edgegossip.engine.server_events import ServerPlan
 from edgegossip.engine.server_frames import COORDINATOR
@@ -259,7 +260,7 @@ class Evaluations:
         used = [metrics for name, metrics in sorted(found.items()) if name not in refused]
         merits = sorted(m for metrics in used if (m := metrics.merit(self._plan.better)) is not None)
         if used:
-            self.record(step, Metrics.over(used), judged=lower_median(merits) if len(merits) >= ENOUGH else None)
+            self.record(step, Metrics.over(used), judged=median_low(merits) if len(merits) >= ENOUGH else None)
 
     def _drop_wanted(self) -> None:
         if self.wanted is not None and self._faults:

@@ -49,7 +49,7 @@ Key: TypeAlias = tuple[int, int]  # (member index, phase)
 Vec64: TypeAlias = NDArray[np.float64]
 
 LIGHT = 1e-3  # weight under which z = x / u would amplify errors: the model stays as it is, and nothing is handed over
-HEAVY = 16  # times what the whole fleet began with: by more weight no node goes when it hands over (`_numbers`)
+HEAVY = 16  # times what the whole fleet began with: a node hands out shares of at most that much weight
 ROUNDED = 1 + 1e-6  # what a difference of two totals may be too much
 FULL = 0.5  # of the weight that a node has in the long run: with less than that a local update counts less
 SETTLED = 200  # periods, after which weights repeat
