@@ -114,7 +114,7 @@ def memory_notice(recipe: Recipe) -> str:
     return ""
 
 
-FEW_EXAMPLES = 4  # in a message: most of them can be read out of it
+FEW_EXAMPLES = 16  # in a message: of one of 8, 92 % were read out (lab/results/leaks.py); of 32, 31 %
 
 
 def privacy_notice(recipe: Recipe) -> str:
@@ -124,8 +124,8 @@ def privacy_notice(recipe: Recipe) -> str:
     if recipe.run.script or examples > FEW_EXAMPLES:
         return ""
     return (
-        f"each message is made of {examples} example{'s' if examples > 1 else ''}, and whoever gets it can read them out of "
-        "it: raise training.batch_size or training.local_steps where data are private"
+        f"each message is made of {examples} example{'s' if examples > 1 else ''}, and whoever gets it can read examples out "
+        "of it: raise training.batch_size or training.local_steps where data are private"
     )
 
 

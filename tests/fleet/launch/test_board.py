@@ -92,7 +92,7 @@ def test_what_to_know_of_a_run_is_said_once(
     if how == "server":
         own += ["--boards", ",".join(members)]
     said = start(tmp_path / "runs", *command, *own)
-    assert said.count("!! each message is made of 1 example, and whoever gets it can read them out of it") == 1
+    assert said.count("!! each message is made of 1 example, and whoever gets it can read examples out of it") == 1
     assert said.count("!! data.partition = iid: every board must find the same data in data.dir") == 1
 
 

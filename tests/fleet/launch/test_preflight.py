@@ -211,11 +211,14 @@ def test_what_int8_replaces_is_said_before_the_run(norm, said):
     assert len(found) == bool(said) and said in "".join(found)
 
 
-@pytest.mark.parametrize(("batch", "steps", "told"), [(1, 1, True), (2, 2, True), (1, 8, False), (32, 1, False)])
+@pytest.mark.parametrize(
+    ("batch", "steps", "told"),
+    [(1, 1, True), (2, 2, True), (1, 8, True), (16, 1, True), (17, 1, False), (32, 1, False)],
+)
 def test_messages_of_a_handful_of_examples_are_told(batch: int, steps: int, told: bool) -> None:
     small = {"training.batch_size": batch, "training.local_steps": steps}
     said = notices(recipes.with_settings(recipes.load("quickstart-gossip"), small))
-    assert any("can read them out of it" in notice for notice in said) == told
+    assert any("can read examples out of it" in notice for notice in said) == told
 
 
 @pytest.mark.parametrize(
