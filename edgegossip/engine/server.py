@@ -129,7 +129,8 @@ class _Asking:
     then: Callable[[], bool]
     relied_on: frozenset[NodeId]  # for whom the wait goes on once anybody has answered
     moved_s: float = -math.inf  # when more of an answer came that is not whole yet
-    late: bool = False  # nobody had answered by the deadline: the first answer is waited for
+    late: bool = False  # few had answered by the deadline: half of the answers are waited for
+    halved: bool = False  # they are there
     answers: dict[NodeId, tuple[Address, Answer]] = field(default_factory=dict)
 
     @property
@@ -137,6 +138,12 @@ class _Asking:
         """Return how many boards have done what was asked. An error comes at once, and ends no
         wait for the others."""
         return sum(isinstance(answer, BoardAnswer) for _, answer in self.answers.values())
+
+    @property
+    def half(self) -> bool:
+        """Whether half of the boards have: with fewer a round does not go on by itself, or one that
+        is quick would play alone while the others are late together."""
+        return 0 < len(self.numbers) <= 2 * self.heard
 
 
 @dataclass(slots=True)
@@ -337,14 +344,17 @@ class ServerEngine:
     def _waiting_for_answers(self) -> bool:
         asking = self._asking
         assert asking is not None
-        if asking.late and asking.heard:
-            # The first late answer has come: the others get one more deadline from now on.
-            asking.late, asking.until_s = False, round(self._waited_s + asking.deadline_s, 2)
+        if asking.half and not asking.halved:
+            # The others get one more deadline where these were late, and else as long again.
+            more_s = self._plan.deadline_s if asking.late else max(self._plan.deadline_s, self._waited_s)
+            until_s = round(self._waited_s + more_s, 2)
+            asking.until_s = until_s if asking.late else min(asking.until_s, until_s)
+            asking.late, asking.halved = False, True
         if not (waiting := self._open.waited_for(asking.numbers)):
             return asking.then()
         names = ", ".join(waiting)
         enough = asking.enough and asking.heard >= asking.enough
-        if enough or (asking.heard and asking.relied_on.isdisjoint(waiting)):
+        if enough or (asking.half and asking.relied_on.isdisjoint(waiting)):
             text = f"{asking.what}: went on with {asking.heard} answers, without {names}"
             self._log("stragglers", text, missing=names)
             return asking.then()
@@ -352,14 +362,13 @@ class ServerEngine:
         if self._now_s - asking.moved_s <= look_s:
             self._extend(asking, round(self._waited_s + look_s, 2))
         if self._passed(self._wait.since_s + asking.until_s):
-            if not asking.heard and not asking.late and self._patience_s > asking.until_s:
-                # Boards that are slower than the deadline would never train: wait for the first
-                # answer as long as any is waited for.
+            if not asking.half and not asking.late and self._patience_s > asking.until_s:
+                # Boards that are slower than the deadline would never train: wait for half of them
+                # as long as any is waited for.
                 asking.late, asking.until_s = True, self._patience_s
-                words = (
-                    f"{asking.what}: nobody has answered for {asking.deadline_s:g} s; waiting for the first answer of"
-                )
-                self._log("waiting", f"{words} {names}: {self._too_short}", missing=names)
+                who = f"{asking.heard} of {len(asking.numbers)} boards" if asking.heard else "nobody"
+                words = f"{asking.what}: {who} answered within {asking.deadline_s:g} s; waiting for {names}"
+                self._log("waiting", f"{words}: {self._too_short}", missing=names)
                 self._wake(self._wait.since_s + asking.until_s)
                 return False
             for name in waiting:
@@ -527,7 +536,8 @@ class ServerEngine:
 
     def _leaving(self) -> bool:
         # Nobody looks who is alive any more: whoever has heard the goodbye leaves.
-        patience_s = BYE_S if self._parting is None else max(BYE_S, self._patience_s)
+        longest_s = BYE_S if self._parting is None else max(self._plan.deadline_s, self._open.typical_s)
+        patience_s = max(BYE_S, longest_s)
         if self._open.waited_for(self._byes) and not self._passed(self._wait.since_s + patience_s):
             return False
         if not self._failed:
@@ -632,7 +642,7 @@ class ServerEngine:
                 if went_away:
                     self._boards.missed(self._asking.relied_on & {member.name})
                 if not isinstance(answer, Failure):  # one that comes late says nothing of what others need
-                    self._open.longest_s = max(self._open.longest_s, self._now_s - sent.at_s)
+                    self._open.took(member.name, self._now_s - sent.at_s)
             else:
                 self._training.take_late(member.name, answer)
 
@@ -739,7 +749,7 @@ class ServerEngine:
     @property
     def _patience_s(self) -> float:
         """The seconds that an answer is waited for that no round waits for."""
-        return max(DEADLINES * self._plan.deadline_s, LONGEST * self._open.longest_s)
+        return max(DEADLINES * self._plan.deadline_s, LONGEST * self._open.typical_s)
 
     @property
     def _too_short(self) -> str:

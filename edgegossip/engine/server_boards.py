@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median_low
 from typing import TypeAlias
 
 import numpy as np
@@ -293,7 +294,17 @@ class OpenQuestions:
         self._boards = boards
         self._open: dict[int, OpenQuestion] = {}
         self._last = 0
-        self.longest_s = 0.0  # that an answer took
+        self._longest_s: dict[NodeId, float] = {}  # that an answer of each board took
+
+    @property
+    def typical_s(self) -> float:
+        """How long the longest answer of the median board took; 0 before any came. One that takes
+        its time on purpose makes nobody wait longer for it."""
+        return median_low(self._longest_s.values()) if self._longest_s else 0.0
+
+    def took(self, board: NodeId, seconds: float) -> None:
+        """Take note of how long an answer took."""
+        self._longest_s[board] = max(self._longest_s.get(board, 0.0), seconds)
 
     def send(self, address: Address, what: str, now_s: float) -> OpenQuestion:
         """Note a question to a board."""

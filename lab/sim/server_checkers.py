@@ -59,7 +59,7 @@ from lab.sim.checkers import Choices
 
 MOMENTUM = 0.9  # of the combiner `momentum`
 SILENT_S = 6.0  # without a sign of life, after which a board is down
-PATIENCE = 10, 4  # deadlines, or times the longest answer, that an answer is waited for
+PATIENCE = 10, 4  # deadlines, or times the median board's longest answer, that an answer is waited for
 REJOIN_S = 60.0
 AWAY = "Node Unavailable"  # what the transport answers in place of a board that is silent
 FAILED = "the run failed: "  # how the goodbye of a run begins that did
@@ -150,8 +150,8 @@ class OpenRound:
     at_s: float
     numbers: dict[int, NodeId]
     answers: dict[NodeId, tuple[Answer, Note]] = field(default_factory=dict)
-    first_s: float = math.inf  # when the first board had done its work
-    late: bool = False  # none had by the deadline
+    half_s: float = math.inf  # when half of the boards had done their work
+    late: bool = False  # they had not by the deadline
     relied_on: frozenset[NodeId] = frozenset()  # who has not cost too many deadlines before
 
     @property
@@ -159,11 +159,16 @@ class OpenRound:
         """Return how many have done their work: an error is none."""
         return sum(isinstance(answer, BoardAnswer) for answer, _ in self.answers.values())
 
+    @property
+    def half(self) -> bool:
+        """Tell whether half have."""
+        return 0 < len(self.numbers) <= 2 * self.heard
+
     def wants(self, waiting: Iterable[int]) -> set[NodeId]:
-        """Return who of those that have not answered is worth the wait, once anybody has done its
+        """Return who of those that have not answered is worth the wait, once half have done their
         work."""
         names = {self.numbers[number] for number in waiting}
-        return names & self.relied_on if self.heard else names
+        return names & self.relied_on if self.half else names
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +272,7 @@ class Ledger:
         self._seen: dict[int, float] = {}  # silent seconds of those for whom that counts
         self._silent: set[int] = set()
         self._mark_s = now_s
-        self._longest_s = 0.0
+        self._longest_s: dict[NodeId, float] = {}
         self._given_up: dict[NodeId, int] = {}  # how often a board's answer was
         self._gave_up_s: dict[NodeId, float] = {}  # after how long, the last time
         self._unanswered: dict[NodeId, bool] = {}  # whether it has answered nothing since
@@ -347,9 +352,10 @@ class Ledger:
         if self._asking is not None and number in self._asking.numbers and note is not None:
             self._asking.answers[self._asking.numbers[number]] = (answer, note)
             if not isinstance(answer, Failure):
-                self._longest_s = max(self._longest_s, now_s - sent.at_s)
-            if isinstance(answer, BoardAnswer):
-                self._asking.first_s = min(self._asking.first_s, now_s)
+                name = sent.question.name
+                self._longest_s[name] = max(self._longest_s.get(name, 0.0), now_s - sent.at_s)
+            if self._asking.half:
+                self._asking.half_s = min(self._asking.half_s, now_s)
         if isinstance(answer, Failure) and answer.away:
             if self._asking is not None and number in self._asking.numbers:
                 self._costs(self._asking.relied_on & {sent.question.name})
@@ -728,7 +734,8 @@ class Ledger:
     def _check_waits(self, now_s: float) -> None:
         """Check that nothing is waited for that has come, or for too long."""
         asking, plan = self._asking, self._plan
-        patience_s = max(PATIENCE[0] * plan.deadline_s, PATIENCE[1] * self._longest_s)
+        typical_s = sorted(self._longest_s.values())[(len(self._longest_s) - 1) // 2] if self._longest_s else 0.0
+        patience_s = max(PATIENCE[0] * plan.deadline_s, PATIENCE[1] * typical_s)
         if asking is not None:
             waiting = [n for n in asking.numbers if n in self._open]
             if asking.answers and not waiting:
@@ -739,9 +746,9 @@ class Ledger:
                 self._violate("ends", None, f"round {self.round} goes on for boards that cost deadlines before")
             else:
                 until_s = asking.at_s + plan.deadline_s
-                asking.late = asking.late or (now_s >= until_s and not asking.heard)
+                asking.late = asking.late or (now_s >= until_s and not asking.half)
                 if asking.late:
-                    until_s = min(asking.first_s + plan.deadline_s, asking.at_s + patience_s + plan.deadline_s)
+                    until_s = min(asking.half_s + plan.deadline_s, asking.at_s + patience_s + plan.deadline_s)
                 if waiting and now_s > until_s + 0.02:
                     self._violate(
                         "ends", None, f"round {self.round} goes on {now_s - until_s:.2f} s after its deadline"
@@ -773,7 +780,7 @@ class Ledger:
         waiting = [n for n in asking.numbers if n in self._open]
         wanted = asking.wants(waiting)
         enough = not wanted or (plan.quorum and asking.heard >= plan.quorum)
-        since_s = asking.first_s if asking.late and asking.heard else asking.at_s
+        since_s = asking.half_s if asking.late and asking.half else asking.at_s
         if waiting and not enough and now_s < since_s + plan.deadline_s - 0.02:
             self._violate("ends", None, f"round {round} ends with {asking.heard} answers, before its deadline")
         if not enough:
