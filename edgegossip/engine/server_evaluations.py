@@ -66,7 +66,7 @@ class Evaluations:
         self.best: tuple[float, Round] | None = None  # merit and round of the best evaluation
         self.since_best = 0  # evaluations in a row that were not better
         self._unconfirmed = 0  # and since the best one that did not reach it
-        self._merits: dict[NodeId, float] = {}  # the best that each has found; "": in an earlier process
+        self.merits: dict[NodeId, float] = {}  # the best that each has found
         self._examples = ExampleClaims[NodeId]("evaluation")
         self._told_unknown = False
         self.without: dict[NodeId, str] = {}  # boards that have no test set, and the reason in words
@@ -86,8 +86,7 @@ class Evaluations:
         """Go on from what an earlier process had."""
         self.asked, self.wanted = progress.evaluations, progress.evaluate_next
         self.best, self.since_best = progress.best, progress.since_best
-        if self.best is not None:
-            self._merits[""] = self.best[0]
+        self.merits = dict(progress.merits)
 
     def after(self, round: Round) -> None:
         """Take note that a round has ended."""
@@ -223,19 +222,19 @@ class Evaluations:
             self._tell_unknown(metrics)
             return
         better = merit > self._to_beat(by)
-        self._merits[by] = max(merit, self._merits.get(by, -math.inf))
+        self.merits[by] = max(merit, self.merits.get(by, -math.inf))
         self.since_best = 0 if better else self.since_best + 1
         self._unconfirmed += 1
-        if better and (self.best is None or merit > self.best[0] or self._unconfirmed > 2 * len(self._merits)):
+        if better and (self.best is None or merit > self.best[0] or self._unconfirmed > 2 * len(self.merits)):
             self.best, self._unconfirmed = (merit, step), 0
             self._on_best(step, merit)
 
     def _to_beat(self, by: NodeId) -> float:
         """Return the merit beyond which what this board finds is better than what was known."""
-        known = sorted(self._merits, key=self._merits.__getitem__)
-        if len(self._merits.keys() - {""} | {by}) >= ENOUGH and known[-1] != by:
+        known = sorted(self.merits, key=self.merits.__getitem__)
+        if len(self.merits.keys() | {by}) >= ENOUGH and known[-1] != by:
             known.pop()
-        return self._merits[known[-1]] if known else -math.inf
+        return self.merits[known[-1]] if known else -math.inf
 
     def _tell_unknown(self, metrics: Metrics) -> None:
         """Say once what comes of a score of which nobody knows what is better."""

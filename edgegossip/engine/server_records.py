@@ -39,6 +39,7 @@ class Progress:
     corrections: Mapping[NodeId, Vec] = field(default_factory=dict)  # `Downlink.corrections`
     best: tuple[float, Round] | None = None  # the merit of the best evaluation, and of which round
     since_best: int = 0  # evaluations that were not better, in a row
+    merits: Mapping[NodeId, float] = field(default_factory=dict)  # the best that each board has found
 
     def check(self, layout: Layout) -> None:
         """Raise DataError when it is not of a run of this model."""

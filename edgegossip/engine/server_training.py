@@ -103,6 +103,7 @@ class Training:
             corrections=self._downlink.corrections,
             best=self.evaluations.best,
             since_best=self.evaluations.since_best,
+            merits=dict(self.evaluations.merits),
         )
 
     # A round begins

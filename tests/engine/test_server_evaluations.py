@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edgegossip import codecs
+from edgegossip.checkpoint.format import from_bytes, to_bytes
 from edgegossip.engine.plausible import Losses
 from edgegossip.engine.server_evaluations import Evaluations
 from edgegossip.engine.server_events import ServerPlan
 from edgegossip.engine.server_frames import COORDINATOR
+from edgegossip.engine.server_records import Progress
 from edgegossip.types import Metrics, Round
 from tests.engine.conftest import Written
 from tests.engine.toy import LAYOUT
@@ -126,14 +129,22 @@ def honest(step: int, rounds: int = 40) -> float:
 
 
 def took_turns(
-    written: Written, liar: Any, rounds: int = 40, **more: Any
+    written: Written, liar: Any, rounds: int = 40, restart: int = -1, **more: Any
 ) -> tuple[Evaluations, list[tuple[Round, float]], int]:
-    """Four boards take turns, of whom d finds what `liar` says."""
+    """Four boards take turns, of whom d finds what `liar` says; before round `restart` the
+    coordinator is another process."""
     best: list[tuple[Round, float]] = []
-    made = Evaluations(
-        plan(set(range(rounds)), **more), Losses(), lambda *_, **__: None, written, lambda *found: best.append(found)
-    )
+
+    def process() -> Evaluations:
+        every = plan(set(range(rounds)), **more)
+        return Evaluations(every, Losses(), lambda *_, **__: None, written, lambda *found: best.append(found))
+
+    made = process()
     for step in range(rounds):
+        if step == restart:
+            known = {"best": made.best, "since_best": made.since_best, "merits": made.merits}
+            saved, made = Progress(step, np.zeros(1, np.float32), evaluations=made.asked, **known), process()
+            made.resume(from_bytes(to_bytes(saved)))
         made.after(step)
         if made.exhausted:
             return made, best, step
@@ -143,9 +154,12 @@ def took_turns(
     return made, best, rounds
 
 
+@pytest.mark.parametrize("restart", [-1, 9, 20])
 @pytest.mark.parametrize("liar", [lambda step: 1.0, lambda step: 0.95 + step / 1000, lambda step: 0.0])
-def test_one_board_that_lies_neither_ends_a_run_nor_has_an_old_model_kept(liar: Any, written: Written) -> None:
-    made, best, played = took_turns(written, liar, patience=5)
+def test_one_board_that_lies_neither_ends_a_run_nor_has_an_old_model_kept(
+    liar: Any, restart: int, written: Written
+) -> None:
+    made, best, played = took_turns(written, liar, restart=restart, patience=5)
     assert played == 40 and not made.exhausted and made.best == (best[-1][1], best[-1][0])
     assert best[-1][0] >= 37
 
