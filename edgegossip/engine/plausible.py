@@ -73,6 +73,7 @@ def require_reported(frame: Frame, levels: bool) -> None:
 # 2. Examples
 
 EXAMPLES_RATIO = 1000.0
+GROWN = 10.0  # times its first claim, or the typical one: a board may have come to more data
 SINGLE = 1e7  # for two boards: no data set of one board has more, ImageNet has 1.3 million
 
 Key = TypeVar("Key", bound=Hashable)
@@ -84,12 +85,14 @@ class ExampleClaims(Generic[Key]):
     Honest boards differ by a hundred times and all are taken. A claim is refused when it is more
     than EXAMPLES_RATIO times the typical one of the run: the lower median of what each board
     claimed last. Of two boards the median is no help, for the other may claim too few; the larger
-    claim is then refused only when it is also beyond what one board has at all (SINGLE). `claimed`
-    holds what each board whose update was used claimed last; it belongs into checkpoints."""
+    claim is then refused only when it is also beyond what one board has at all (SINGLE). Nor may a
+    claim be more than GROWN times the board's first one and above the typical one. `claimed` holds
+    what each board whose update was used claimed last; it belongs into checkpoints."""
 
     def __init__(self, what: str = "update") -> None:
         self._what = what
         self.claimed: dict[Key, float] = {}
+        self._first: dict[Key, float] = {}
 
     def refused(self, claims: Mapping[Key, float]) -> dict[Key, str]:
         """Return who of those with these claims, all above 0, is refused, and why."""
@@ -98,15 +101,20 @@ class ExampleClaims(Generic[Key]):
             return {}
         typical = median_low(known)
         most = EXAMPLES_RATIO * typical if len(known) >= ENOUGH else max(SINGLE, EXAMPLES_RATIO * typical)
+        found = {}
+        for key, claim in claims.items():
+            if claim > most:
+                found[key] = f"{claim / typical:.3g} times as many as the typical one"
+            elif claim > max(GROWN * (first := self._first.get(key, claim)), typical):
+                found[key] = f"{claim / first:.3g} times as many as its first one"
         return {
-            key: f"the {self._what} claims to be from {claim:g} examples, {claim / typical:.3g} times as many as the typical one"
-            for key, claim in claims.items()
-            if claim > most
+            key: f"the {self._what} claims to be from {claims[key]:g} examples, {why}" for key, why in found.items()
         }
 
     def used(self, claims: Mapping[Key, float]) -> None:
         """Take note that updates with these claims are part of the model."""
         self.claimed.update(claims)
+        self._first = {**claims, **self._first}
 
 
 # 3. Lengths

@@ -190,6 +190,16 @@ def test_one_liar_from_the_first_round_on_has_nobody_refused_and_no_more_than_th
         judge.used({k: v for k, v in claims.items() if k not in refused})
 
 
+@pytest.mark.parametrize(("later", "believed"), [(100.0, True), (101.0, False), (9_990.0, False)])
+def test_no_claim_grows_far_beyond_a_boards_first(later: float, believed: bool) -> None:
+    judge, honest = ExampleClaims[int](), dict.fromkeys(range(1, 8), 10.0)
+    for _ in range(3):
+        assert not judge.refused(honest | {0: 10.0})
+        judge.used(honest | {0: 10.0})
+    assert list(judge.refused(honest | {0: later})) == ([] if believed else [0])
+    assert not judge.refused(dict.fromkeys(range(8), later))  # all together may: they are typical
+
+
 # Losses
 
 HONEST = st.floats(1e-9, 1e3)
