@@ -19,7 +19,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
-from flwr.serverapp.strategy import Bulyan, FedAvg, FedTrimmedAvg, Strategy
+from flwr.serverapp.strategy import Bulyan, FedAvg, FedTrimmedAvg, MultiKrum, Strategy
 from typing_extensions import override
 
 from edgegossip.choices import did_you_mean
@@ -173,7 +173,7 @@ class StrategyAdapter(Combiner):
     def __init__(self, strategy: Strategy, channel: Channel, uniform: bool, malicious: int = 0) -> None:
         # Whoever bears liars does not weigh by what they claim.
         uniform = uniform or hasattr(strategy, "num_malicious_nodes")
-        self._malicious = malicious
+        self._malicious, self._liars = malicious, _liars(strategy, malicious)
         self._strategy, self._channel, self._uniform = strategy, channel, uniform
         self._dtypes = {spec.name: "float32" for spec in channel.layout.tensors}
         self._proportion = NormFilter()
@@ -203,10 +203,11 @@ class StrategyAdapter(Combiner):
                 refused[share.name] = str(error)
         if not replies:
             return Combined(None, refused)
-        if lack := _too_few(self._strategy, len(replies)):
+        if lack := _too_few(self._strategy, self._liars, len(replies)):
             return Combined(None, refused, lack)
         try:
-            arrays, _ = self._strategy.aggregate_train(round + 1, list(replies.values()))
+            strategy = _bearing(self._strategy, self._liars, len(replies))
+            arrays, _ = strategy.aggregate_train(round + 1, list(replies.values()))
         except ValueError as error:  # such as updates that it cannot compare: this round changes nothing
             return Combined(None, refused | {s.name: f"the strategy could not use it: {error}" for s in shares})
         if arrays is None:
@@ -342,7 +343,7 @@ def _check_codec(strategy: Strategy, channel: Channel) -> None:
     body, _ = codec.encode(some, codec.init(layout), Ctx(key=0, round=0))
     share = np.count_nonzero(codec.decode(body, layout)) / layout.size
     if share < 0.5:
-        name = type(strategy).__name__.lower()
+        name = _name(strategy)
         raise ConfigError(
             f"server.strategy = {name} hardly learns with codec {codec.name}, which sends {100 * share:.2g} % of the "
             "values: the middle one of all boards is 0 nearly everywhere; use krum or multikrum, or a codec that sends "
@@ -350,20 +351,37 @@ def _check_codec(strategy: Strategy, channel: Channel) -> None:
         )
 
 
-def needed(strategy: Strategy) -> int:
-    """Return how many answers the strategy needs to make a model."""
-    if isinstance(strategy, Bulyan):
-        return 4 * strategy.num_malicious_nodes + 3
-    return 1
+def _liars(strategy: Strategy, malicious: int) -> int:
+    """Return how many may lie: `malicious`, or as many as the strategy is told of."""
+    return max(malicious, getattr(strategy, "num_malicious_nodes", 0))
 
 
-def _too_few(strategy: Strategy, answers: int) -> str:
-    """Return what is wrong with so many answers, "" for nothing."""
-    least = needed(strategy)
-    if answers >= least:
+def _bearing(strategy: Strategy, liars: int, answers: int) -> Strategy:
+    """Return the strategy as it leaves out so many liars where not all boards answered: a share of
+    fewer answers is fewer liars, and a number of them to take is more."""
+    if isinstance(strategy, FedTrimmedAvg):
+        strategy = copy(strategy)
+        strategy.beta = max(strategy.beta, (liars + 0.25) / answers)  # it rounds down; 0.5 of an answer might be half
+    elif isinstance(strategy, MultiKrum):
+        strategy = copy(strategy)
+        strategy.num_nodes_to_select = min(strategy.num_nodes_to_select, answers - liars)
+    return strategy
+
+
+def _too_few(strategy: Strategy, liars: int, answers: int, silent: int = 0) -> str:
+    """Return what is wrong with so many answers, "" for nothing, `silent` of which may not come."""
+    each, more = (4, 3) if isinstance(strategy, Bulyan) else (2, 1)
+    if liars and isinstance(strategy, MultiKrum):
+        more = 3
+    least = each * liars + more
+    if answers >= least + silent:
         return ""
-    count = f"4*{strategy.num_malicious_nodes} + 3 = {least}" if isinstance(strategy, Bulyan) else f"{least}"
-    return f"{type(strategy).__name__.lower()} needs {count} answers, got {answers}"
+    missing = f", and {silent} more for liars that send none" if silent else ""
+    return f"{_name(strategy)} needs {each}*{liars} + {more} = {least} answers{missing}, got {answers}"
+
+
+def _name(strategy: Strategy) -> str:
+    return type(strategy).__name__.lower()
 
 
 def _bears_fewer(strategy: Strategy, answers: int, liars: int) -> str:
@@ -375,27 +393,30 @@ def _bears_fewer(strategy: Strategy, answers: int, liars: int) -> str:
         text = f"of {answers} answers beta = {strategy.beta:g} leaves out {cut} at either end"
         return f"{text}; say server.strategy_params.beta = {least:g}" if cut < liars else ""
     told = getattr(strategy, "num_malicious_nodes", liars)
-    text = f"{type(strategy).__name__.lower()} is told of {told}"
+    text = f"{_name(strategy)} is told of {told}"
     return f"{text}; say server.strategy_params.num_malicious_nodes = {liars}" if told < liars else ""
 
 
 def check_enough(strategy: Strategy, server: ServerSection, boards: int) -> None:
     """Raise ConfigError when no round of a run with so many boards can have the answers that the
-    strategy needs."""
+    strategy needs, or liars that send none could end it."""
     asked = min(boards, wanted(server.fraction, server.min_nodes, boards))
     answers = min(asked, server.quorum or asked)
-    if (liars := server.malicious_nodes) and server.strategy not in ROBUST:
+    if (malicious := server.malicious_nodes) and server.strategy not in ROBUST:
         raise ConfigError(
-            f"server.malicious_nodes = {liars} cannot hold for server.strategy = {server.strategy}, which takes what every "
-            f"board says: use {', '.join(ROBUST[:-1])} or {ROBUST[-1]}"
+            f"server.malicious_nodes = {malicious} cannot hold for server.strategy = {server.strategy}, which takes what "
+            f"every board says: use {', '.join(ROBUST[:-1])} or {ROBUST[-1]}"
         )
-    if answers < 2 * liars + 1:
-        raise ConfigError(
-            f"server.malicious_nodes = {liars} needs {2 * liars + 1} answers in every round, and by run.nodes, "
-            f"server.fraction and server.quorum there may be {answers}"
-        )
-    if words := _bears_fewer(strategy, answers, liars):
-        raise ConfigError(f"server.malicious_nodes = {liars} cannot hold: {words}")
-    if words := _too_few(strategy, answers):
+    liars = _liars(strategy, malicious)
+    # Krum needs so many that it has one to spare, and not one a liar: 8 boards for 2, and not 9.
+    silent = min(liars, 1) if isinstance(strategy, MultiKrum) else liars
+    if words := _too_few(strategy, liars, answers, silent):
         keys = "run.nodes, server.fraction and server.quorum"
         raise ConfigError(f"server.strategy: {words} in every round by {keys}: raise these or choose another strategy")
+    if words := _bears_fewer(strategy, answers, malicious):
+        raise ConfigError(f"server.malicious_nodes = {malicious} cannot hold: {words}")
+    if liars and isinstance(strategy, MultiKrum) and (taken := strategy.num_nodes_to_select) > answers - liars:
+        raise ConfigError(
+            f"server.strategy: multikrum takes {taken} of {answers} answers, {liars} of which may be lies; say "
+            f"server.strategy_params.num_nodes_to_select = {answers - liars}"
+        )

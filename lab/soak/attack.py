@@ -54,7 +54,7 @@ PATIENCE_S = 90.0
 CHUNK_BYTES = 1 << 21
 HOARD = 70  # messages: 31 rounds may pass without news, in a graph of four boards
 TRICKLE_S = DEADLINE_S / 6  # less than from one look at what has come to the next
-KRUM = ("server.strategy=multikrum", "server.strategy_params.num_malicious_nodes=1")  # takes five boards
+KRUM = ("server.strategy=multikrum", "server.strategy_params.num_malicious_nodes=1")  # takes six boards
 
 TRACKED = ("gossip.algorithm=gt-dsgd", "training.momentum=0.0", "training.nesterov=false")
 
@@ -502,7 +502,7 @@ def play(row: str, size: int, mode: str, attack_s: float = ATTACK_S, *more: str)
             *("training.lr=0.02", "training.local_steps=1", "run.rounds=1000000", "evaluation.every=1000000"),
             *(f"{part}.deadline_s={DEADLINE_S}" for part in ("gossip", "server")),
             *more,
-            *(KRUM if row == "claims" and size > 4 else ()),
+            *(KRUM if row == "claims" and size > 5 else ()),
             *(TRACKED if row == "steer" else ()),
         )
         boards = fleet_of(mode, names, settings, folder)

@@ -27,7 +27,7 @@ from edgegossip.gossip.outer import make
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.recipe import CheckpointSection
 from edgegossip.types import ConfigError, DataError, RunError
-from tests.engine.fleet import Run, with_frame
+from tests.engine.fleet import Run, garbage, with_frame
 from tests.engine.test_server_bad_boards import moved_statistics, scaled
 from tests.flower.conftest import Memory
 
@@ -171,13 +171,13 @@ def test_mistakes_are_named() -> None:
 @pytest.mark.parametrize(
     ("boards", "server", "enough"),
     [
-        (7, {}, True),
-        (6, {}, False),
-        (9, {"quorum": 7}, True),
-        (9, {"quorum": 6}, False),
-        (14, {"fraction": 0.5}, True),
-        (13, {"fraction": 0.4}, False),
-        (13, {"fraction": 0.4, "min_nodes": 7}, True),
+        (8, {}, True),
+        (7, {}, False),
+        (9, {"quorum": 8}, True),
+        (9, {"quorum": 7}, False),
+        (16, {"fraction": 0.5}, True),
+        (14, {"fraction": 0.5}, False),
+        (13, {"fraction": 0.4, "min_nodes": 8}, True),
     ],
 )
 def test_a_strategy_that_no_round_can_satisfy_is_refused(boards: int, server: dict[str, Any], enough: bool) -> None:
@@ -191,7 +191,7 @@ def test_a_strategy_that_no_round_can_satisfy_is_refused(boards: int, server: di
     if enough:
         begin()
     else:
-        with pytest.raises(ConfigError, match=r"bulyan needs 4\*1 \+ 3 = 7 answers, got 6.*server.quorum"):
+        with pytest.raises(ConfigError, match=r"= 7 answers, and 1 more for liars that send none, got 7.*quorum"):
             begin()
 
 
@@ -215,12 +215,12 @@ def test_it_is_flowers_average_of_the_decoded_models(codec: str, uniform: bool) 
     np.testing.assert_allclose(made.model, aggregate_arrayrecords(records, "n")["x"].numpy(), atol=1e-6)
 
 
-def with_strategy(run: Run, name: str, **params: Any) -> Run:
+def with_strategy(run: Run, name: str, malicious: int = 0, **params: Any) -> Run:
     """The run with Flower's strategy of this name."""
 
     def make(plan: Any) -> Any:
         channel = Channel.of(plan.layout, plan.run_id, plan.codec)
-        return combiner(make_strategy(name, params), channel, plan.weighting == "uniform")
+        return combiner(make_strategy(name, params), channel, plan.weighting == "uniform", malicious)
 
     run.make_combiner = make
     return run
@@ -278,6 +278,40 @@ def test_a_strategy_that_lacks_answers_says_of_what(in_run: int) -> None:
         run.play()
     assert run.texts("refused")[0] == "round 0 changes nothing: bulyan needs 4*1 + 3 = 7 answers, got 4"
     assert not run.texts("quarantine")
+
+
+@pytest.mark.parametrize(
+    ("boards", "strategy", "malicious", "params"),
+    [
+        (8, "fedtrimmedavg", 2, {"beta": 0.25}),
+        (8, "multikrum", 0, {"num_malicious_nodes": 2, "num_nodes_to_select": 6}),
+        (8, "bulyan", 0, {"num_malicious_nodes": 1}),
+        (4, "fedmedian", 1, {}),
+    ],
+)
+def test_no_liar_gets_in_by_a_round_in_which_an_honest_board_is_missing(
+    boards: int, strategy: str, malicious: int, params: dict[str, Any], in_run: int
+) -> None:
+    run, calm = (with_strategy(Run(boards=boards, rounds=12), strategy, malicious, **params) for _ in range(2))
+    liars = malicious or params["num_malicious_nodes"]
+    for board in [*run.boards[:liars], *calm.boards[:liars]]:
+        board.spoil = dict.fromkeys(range(12), with_frame(lambda f: scaled(f, -20.0)))
+    run.boards[-1].lost = frozenset({6})
+    steps = []
+    for one in (run, calm):
+        one.play()
+        assert len(one.saved) == 12
+        steps.append(max(float(np.linalg.norm(b.model - a.model)) for a, b in pairwise(one.saved)))
+    assert boards - 1 in run.used and boards - 1 not in calm.used
+    assert steps[0] < 1.5 * steps[1]
+
+
+@pytest.mark.parametrize(("spoiled", "lost"), [(range(20), ()), ((), range(2, 20))])
+def test_a_liar_that_sends_nothing_of_use_ends_no_run(spoiled: Any, lost: Any, in_run: int) -> None:
+    run = with_strategy(Run(boards=8, rounds=20), "bulyan", num_malicious_nodes=1)
+    run.boards[0].spoil, run.boards[0].lost = dict.fromkeys(spoiled, garbage), frozenset(lost)
+    run.play()
+    assert len(run.rounds) == 20
 
 
 @pytest.mark.parametrize("strategy", ["krum", "fedmedian"])

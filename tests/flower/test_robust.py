@@ -208,7 +208,7 @@ def test_where_data_differ_means_of_the_nearest_lead_nearer_to_the_honest(strate
             "cannot hold for server.strategy = fedavg, which takes what every board says: use fedmedian",
         ),
         ({"strategy": "fedadam"}, "cannot hold for server.strategy = fedadam"),
-        ({"strategy": "krum", "quorum": 4}, "needs 5 answers in every round, .* there may be 4"),
+        ({"strategy": "fedmedian", "quorum": 6}, "= 5 answers, and 2 more for liars .*, got 6 in every round"),
     ],
 )
 def test_malicious_nodes_are_refused_where_nothing_bears_them(server: dict[str, Any], words: str) -> None:
@@ -218,28 +218,75 @@ def test_malicious_nodes_are_refused_where_nothing_bears_them(server: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("strategy", "key", "too_few", "words"),
+    ("boards", "strategy", "key", "too_few", "words"),
     [
-        ("fedtrimmedavg", "beta", 0.2, "of 8 answers beta = 0.2 leaves out 1 at either end; say .*beta = 0.25"),
-        ("krum", "num_malicious_nodes", 1, "krum is told of 1; say server.strategy_params.num_malicious_nodes = 2"),
-        ("multikrum", "num_malicious_nodes", 0, "multikrum is told of 0"),
-        ("bulyan", "num_malicious_nodes", 0, "bulyan is told of 0"),
+        (8, "fedtrimmedavg", "beta", 0.2, "of 8 answers beta = 0.2 leaves out 1 at either end; say .*beta = 0.25"),
+        (8, "krum", "num_malicious_nodes", 1, "krum is told of 1; say server.strategy_params.num_malicious_nodes = 2"),
+        (8, "multikrum", "num_malicious_nodes", 0, "multikrum is told of 0"),
+        (13, "bulyan", "num_malicious_nodes", 0, "bulyan is told of 0"),
     ],
 )
 def test_a_strategy_that_bears_fewer_is_refused_and_one_that_does_as_it_says_is_not(
-    strategy: str, key: str, too_few: float, words: str
+    boards: int, strategy: str, key: str, too_few: float, words: str
 ) -> None:
     section = ServerSection(malicious_nodes=2, strategy=strategy)
     with pytest.raises(ConfigError, match=f"server.malicious_nodes = 2 cannot hold: {words}"):
-        check_enough(make_strategy(strategy, {key: too_few}), section, 8)
-    check_enough(make_strategy(strategy, {key: 0.25 if key == "beta" else 2}), section, 12)
+        check_enough(make_strategy(strategy, {key: too_few}), section, boards)
+    check_enough(make_strategy(strategy, {key: 0.25 if key == "beta" else 2}), section, boards)
 
 
 @given(st.integers(1, 8), st.integers(3, 18))
 def test_the_beta_that_is_asked_for_leaves_out_as_many(liars: int, boards: int) -> None:
-    assume(2 * liars < boards)
+    assume(3 * liars < boards)
     section = ServerSection(malicious_nodes=liars, strategy="fedtrimmedavg")
     with pytest.raises(ConfigError, match=r"beta = ") as refused:
         check_enough(make_strategy("fedtrimmedavg", {"beta": 0.0}), section, boards)
     told = float(str(refused.value).rpartition(" = ")[2])
     check_enough(make_strategy("fedtrimmedavg", {"beta": told}), section, boards)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "params", "boards"),
+    [
+        ("krum", {"num_malicious_nodes": 1}, 6),
+        ("krum", {"num_malicious_nodes": 2}, 8),
+        ("multikrum", {"num_malicious_nodes": 2, "num_nodes_to_select": 6}, 8),
+        ("bulyan", {"num_malicious_nodes": 1}, 8),
+        ("fedmedian", {}, 7),
+        ("fedtrimmedavg", {"beta": 0.3}, 7),
+    ],
+)
+def test_boards_are_as_many_as_liars_call_for(strategy: str, params: dict[str, Any], boards: int) -> None:
+    section = ServerSection(malicious_nodes=params.get("num_malicious_nodes", 2), strategy=strategy)
+    check_enough(make_strategy(strategy, params), section, boards)
+    with pytest.raises(ConfigError, match=rf"{strategy} needs .* more for liars that send none, got {boards - 1} in"):
+        check_enough(make_strategy(strategy, params), section, boards - 1)
+
+
+@pytest.mark.parametrize("malicious", [0, 2])
+def test_taking_more_than_the_honest_is_refused(malicious: int) -> None:
+    told = {"num_malicious_nodes": 2, "num_nodes_to_select": 7}
+    section = ServerSection(malicious_nodes=malicious, strategy="multikrum")
+    with pytest.raises(ConfigError, match=r"takes 7 of 8 answers, 2 of .*; say .*num_nodes_to_select = 6$"):
+        check_enough(make_strategy("multikrum", told), section, 8)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "boards"), [("krum", 7), ("multikrum", 7), ("fedmedian", 5), ("fedtrimmedavg", 5)]
+)
+def test_a_round_holds_against_both_liars_or_changes_nothing(strategy: str, boards: int, in_run: int) -> None:
+    rng = np.random.default_rng(0)
+    deltas = (1 + 0.1 * rng.normal(size=(boards, LAYOUT.size))).astype(np.float32)
+    deltas[:LIARS] = -20.0
+    channel = Channel.of(LAYOUT, b"r" * 16, codecs.get("fp32"))
+    for answers in range(1, boards + 1):
+        combined = combiner(make_strategy(strategy, STRATEGIES[strategy]), channel, uniform=True, malicious=LIARS)
+        shares = []
+        for k, delta in enumerate(deltas[:answers]):
+            frame = Uplink(channel, f"b{k}").frame(LocalUpdate(delta, 0.1, 1.0, 10, 1), 0, {})
+            shares.append(WeightedUpdate(f"b{k}", frame, 10.0, k + 1))
+        found = combined.combine(0, np.zeros(LAYOUT.size, np.float32), shares)
+        if answers < boards:
+            assert found.model is None and found.why.endswith(f" = {boards} answers, got {answers}")
+    assert found.model is not None and not found.refused
+    np.testing.assert_allclose(found.model, 1.0, atol=0.5)
